@@ -1,0 +1,1 @@
+"""What every other package may import: types, config, schedules, random streams, errors."""

@@ -1,0 +1,42 @@
+"""Errors that reach the user as one line; anything else is a bug and keeps its traceback."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Something the user can mend: shown as one line, without a traceback."""
+
+    exit_code = 2
+
+
+class ConfigError(UserError):
+    """A config key, value or combination that cannot be used."""
+
+
+class DataError(UserError):
+    """A run directory, checkpoint, journal or dataset that is foreign or damaged."""
+
+
+class MissingExtra(UserError):
+    """An optional dependency that is not installed."""
+
+
+class DiskFull(UserError):
+    """The disk has no room; the last good state is intact."""
+
+    exit_code = 5
+
+
+class RunExists(UserError):
+    """The run is already finished or running: nothing is touched."""
+
+    exit_code = 3
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return a hint such as ``; did you mean 'reach-v3'?`` or nothing."""
+    match = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {match[0]!r}?" if match else ""
