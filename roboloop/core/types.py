@@ -33,6 +33,36 @@ class EnvSpec:
         return len(self.action_low)
 
 
+class Env(Protocol):
+    """One simulator or robot; every episode begins with an explicit seed that fixes all its randomness."""
+
+    spec: EnvSpec
+
+    def reset(self, seed: int) -> Array:
+        """Begin an episode and return its first observation."""
+        ...
+
+    def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        """Return observation, reward, terminated, truncated and info (``success`` where the env knows it)."""
+        ...
+
+    def render(self) -> Array:
+        """Return a picture, ``[H, W, 3]`` uint8."""
+        ...
+
+    def get_state(self) -> State:
+        """Return all that a new instance needs to go on bit for bit."""
+        ...
+
+    def set_state(self, state: State) -> None:
+        """Continue from what ``get_state`` returned."""
+        ...
+
+    def close(self) -> None:
+        """Release the simulator."""
+        ...
+
+
 class EpisodeEnd(NamedTuple):
     """One finished episode, as the sampler saw it."""
 

@@ -1,0 +1,1 @@
+"""Learning algorithms: nets and losses; never environments, samplers or files."""

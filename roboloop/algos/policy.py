@@ -1,0 +1,94 @@
+"""Policies as the samplers and the robot see them: batched, numpy in and out, in the environment's own units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from roboloop.core.types import Array, EnvSpec
+from roboloop.nets.flat import Layout, Views, clone
+from roboloop.nets.heads import LOG_STD_MAX, LOG_STD_MIN
+from roboloop.nets.mlp import MLP, MLPSpec
+
+
+class ActionScale:
+    """Maps the networks' [-1, 1] to the environment's [low, high] and back."""
+
+    def __init__(self, spec: EnvSpec) -> None:
+        low, high = (np.asarray(bound, dtype=np.float64) for bound in (spec.action_low, spec.action_high))
+        self._low, self._high = low.astype(np.float32), high.astype(np.float32)
+        self._center, self._half = ((high + low) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32)
+
+    def to_env(self, unit: Array) -> Array:
+        """Return actions in the environment's units, never outside its bounds."""
+        return np.clip(unit * self._half + self._center, self._low, self._high)
+
+    def to_unit(self, action: Array) -> Array:
+        """Return actions in [-1, 1]."""
+        return (action - self._center) / self._half
+
+
+class UniformPolicy:
+    """Actions drawn evenly between the bounds, for warm-up."""
+
+    def __init__(self, spec: EnvSpec) -> None:
+        self._low, self._high = np.asarray(spec.action_low), np.asarray(spec.action_high)
+
+    def act(self, obs: Array, explore: bool, rng: np.random.Generator) -> Array:
+        """Return one uniform action per observation."""
+        return rng.uniform(self._low, self._high, (len(obs), len(self._low))).astype(np.float32)
+
+
+class ActorPolicy:
+    """The tanh-Gaussian actor over weights that a trainer may go on changing."""
+
+    def __init__(self, weights: Views, spec: EnvSpec) -> None:
+        self.weights = weights
+        self._spec = spec
+        self._scale = ActionScale(spec)
+        self._net_spec = MLPSpec.of(weights)
+        self._net, self._rows = MLP(self._net_spec, weights, None, rows=1), 1
+
+    def act(self, obs: Array, explore: bool, rng: np.random.Generator) -> Array:
+        """Return actions ``[B, A]``; exploring draws from the Gaussian, else tanh(mean)."""
+        rows = len(obs)
+        if rows != self._rows:
+            self._net, self._rows = MLP(self._net_spec, self.weights, None, rows), rows
+        x = torch.from_numpy(np.ascontiguousarray(obs, dtype=np.float32).reshape(rows, -1))
+        out: Array = self._net.forward(x.to(self.weights["linear0.weight"].device)).cpu().numpy()
+        action_dim = self._spec.action_dim
+        u = out[:, :action_dim]
+        if explore:
+            std = np.exp(np.clip(out[:, action_dim:], LOG_STD_MIN, LOG_STD_MAX))
+            u = u + std * rng.standard_normal(u.shape, dtype=np.float32)
+        return self._scale.to_env(np.tanh(u))
+
+    def snapshot(self) -> ActorPolicy:
+        """Return a policy that no later update changes."""
+        return ActorPolicy(clone(self.weights), self._spec)
+
+    def load(self, weights: Mapping[str, Any]) -> None:
+        """Copy weights of the same shapes into this policy, in place."""
+        for name, view in self.weights.items():
+            view.copy_(_tensor(weights[name]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to other processes as plain arrays, never as shared memory."""
+        return policy_from_weights, ({k: v.cpu().numpy().copy() for k, v in self.weights.items()}, self._spec)
+
+
+def policy_from_weights(weights: Mapping[str, Any], spec: EnvSpec) -> ActorPolicy:
+    """Build a policy from the ``policy`` entry of a saved state and the environment's spec alone."""
+    tensors = {name: _tensor(value) for name, value in weights.items()}
+    layout = Layout(MLPSpec.of(tensors).shapes())
+    policy = ActorPolicy(layout.views(layout.zeros()), spec)
+    policy.load(tensors)
+    return policy
+
+
+def _tensor(value: Any) -> Tensor:  # noqa: ANN401 - a leaf of State: tensor or array
+    return value if isinstance(value, Tensor) else torch.from_numpy(np.asarray(value))

@@ -1,0 +1,117 @@
+"""Soft actor-critic (arXiv:1812.05905): twin critics, learned temperature, gradients of a batch computed in shards."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+
+from roboloop.algos.config import SACConfig
+from roboloop.algos.policy import ActionScale, ActorPolicy
+from roboloop.algos.sac_shard import METRICS, SACShape, SACShard
+from roboloop.algos.shards import ShardPool
+from roboloop.algos.temperature import Fixed, Learned, Temperature
+from roboloop.core.rng import get_rng_state, set_rng_state, stream
+from roboloop.core.types import Array, Batch, BatchSpec, EnvSpec, Metrics, State
+from roboloop.nets.flat import Layout, clone
+from roboloop.nets.mlp import initialise
+
+NETS = {"actor": "policy", "critics": "critics", "targets": "targets"}
+"""Memory name to state key; the policy's weights can be loaded alone."""
+MOMENTS = {"actor": ("actor_m", "actor_v"), "critics": ("critics_m", "critics_v")}
+MAX_ADAM_STEP = 2**24
+"""Last whole number that float32 counts to; the bias corrections are 1 long before."""
+
+
+class SAC:
+    """The Algorithm: ``update`` takes one step of critics, actor, temperature and targets."""
+
+    def __init__(self, cfg: SACConfig, spec: EnvSpec, frame_stack: int, seed: int, device: str = "cpu") -> None:
+        cfg.check()
+        self.cfg = cfg
+        self.needs = BatchSpec(cfg.batch_size, cfg.n_step, cfg.gamma, frame_stack)
+        self._shape = SACShape(cfg, frame_stack * math.prod(spec.obs_shape), spec.action_dim)
+        self._pool = ShardPool(SACShard, self._shape, self._shape.memory().size, cfg.shards, cfg.processes, device)
+        self._mem = self._shape.memory().views(self._pool.memory)
+        self._layouts: dict[str, Layout] = {
+            "actor": self._shape.actor, "critics": self._shape.critics, "targets": self._shape.critics
+        }  # fmt: skip
+        for net in ("actor", "critics"):
+            initialise(self._layouts[net].views(self._mem[net]), stream(seed, f"sac-init-{net}"))
+        self._mem["targets"].copy_(self._mem["critics"])
+        self._noise_rng = stream(seed, "sac-noise")
+        self._scale = ActionScale(spec)
+        self._temperature = make_temperature(cfg, spec.action_dim)
+        self._policy = ActorPolicy(self._layouts["actor"].views(self._mem["actor"]), spec)
+        self.num_updates = 0
+
+    @property
+    def policy(self) -> ActorPolicy:
+        """The live policy: each update changes it."""
+        return self._policy
+
+    def update(self, batch: Batch) -> Metrics:
+        """Take one gradient step on a batch (algorithm 1 of the paper)."""
+        self._load_batch(batch)
+        self.num_updates += 1
+        self._mem["step"].fill_(min(self.num_updates, MAX_ADAM_STEP))
+        alpha = self._temperature.alpha
+        self._mem["alpha"].fill_(alpha)
+        self._pool.run(SACShard.PHASES)
+        metrics = dict(zip(METRICS, self._mem["metrics"].sum(0).tolist(), strict=False))
+        self._temperature.update(metrics["entropy"])
+        return {**metrics, "alpha": alpha}
+
+    def _load_batch(self, batch: Batch) -> None:
+        mem, shards, rows = self._mem, self.cfg.shards, self._shape.rows
+
+        def put(name: str, values: Array, index: int | None = None) -> None:
+            view = mem[name] if index is None else mem[name][:, index]
+            flat = np.ascontiguousarray(values, dtype=np.float32).reshape(shards, rows, -1)
+            view.copy_(torch.from_numpy(flat).view(view.shape))
+
+        put("obs_pair", batch.obs, 0)
+        put("obs_pair", batch.next_obs, 1)
+        put("action", self._scale.to_unit(batch.action))
+        put("reward", batch.reward * np.float32(self.cfg.reward_scale))
+        put("discount", batch.discount)
+        # all noise is drawn here, so that the shards are pure functions of what they are given
+        noise = self._noise_rng.standard_normal(tuple(mem["noise_pair"].shape), dtype=np.float32)
+        mem["noise_pair"].copy_(torch.from_numpy(noise))
+
+    def state(self) -> State:
+        """Return everything the next update depends on, as copies."""
+        state: State = {key: clone(self._layouts[net].views(self._mem[net])) for net, key in NETS.items()}
+        for net, moments in MOMENTS.items():
+            state[f"{net}_adam"] = {m: clone(self._layouts[net].views(self._mem[m])) for m in moments}
+        state["temperature"] = self._temperature.state()
+        state["noise_rng"] = get_rng_state(self._noise_rng)
+        state["num_updates"] = self.num_updates
+        return state
+
+    def load(self, state: State) -> None:
+        """Restore what ``state`` returned: the next update is then the one that would have come."""
+        sources = {net: state[key] for net, key in NETS.items()}
+        layouts = dict(self._layouts)
+        for net, moments in MOMENTS.items():
+            for moment in moments:
+                sources[moment], layouts[moment] = state[f"{net}_adam"][moment], self._layouts[net]
+        for name, source in sources.items():
+            for leaf, view in layouts[name].views(self._mem[name]).items():
+                view.copy_(torch.as_tensor(source[leaf]))
+        self._temperature.load(state["temperature"])
+        set_rng_state(self._noise_rng, state["noise_rng"])
+        self.num_updates = int(state["num_updates"])
+
+    def close(self) -> None:
+        """Stop the helper processes and release their memory."""
+        self._pool.close()
+
+
+def make_temperature(cfg: SACConfig, action_dim: int) -> Temperature:
+    """Return the temperature that the config asks for; the default target is Haarnoja's -dim(A)."""
+    if cfg.alpha is not None:
+        return Fixed(cfg.alpha)
+    target_entropy = -float(action_dim) if cfg.target_entropy is None else cfg.target_entropy
+    return Learned(cfg.initial_alpha, target_entropy, cfg.alpha_lr)

@@ -1,0 +1,113 @@
+"""The command line: every verb in one table, simulators and torch loaded only by the verb that needs them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+from roboloop import __version__
+from roboloop.core.errors import ConfigError, UserError, nearest
+
+Verb = Callable[[list[str]], int]
+
+
+def _train(args: list[str]) -> int:
+    from roboloop.run.commands import train
+
+    return train(args)
+
+
+def _eval(args: list[str]) -> int:
+    from roboloop.run.commands import evaluate
+
+    return evaluate(args)
+
+
+def _runs(args: list[str]) -> int:
+    from roboloop.track.commands import runs
+
+    return runs(args)
+
+
+def _plot(args: list[str]) -> int:
+    from roboloop.track.commands import plot
+
+    return plot(args)
+
+
+def _recipes(args: list[str]) -> int:
+    from roboloop.run.recipes import show
+
+    return show(args)
+
+
+def _envs(args: list[str]) -> int:
+    from roboloop.envs.registry import known_ids
+
+    print("\n".join(known_ids()))
+    return 0
+
+
+def _bench(args: list[str]) -> int:
+    from roboloop.run.commands import bench
+
+    return bench(args)
+
+
+def _doctor(args: list[str]) -> int:
+    from roboloop.run.doctor import doctor
+
+    return doctor(args)
+
+
+VERBS: dict[str, tuple[Verb, str]] = {
+    "train": (_train, "train a recipe or a config file; --resume RUN goes on, --fork RUN --at STEP branches off"),
+    "eval": (_eval, "evaluate a run's checkpoint on held-out goals, or a scripted expert"),
+    "runs": (_runs, "list runs with state, steps, success, speed and ETA"),
+    "plot": (_plot, "draw learning curves of one or more runs"),
+    "recipes": (_recipes, "list the recipes, or print one"),
+    "envs": (_envs, "list environment ids"),
+    "bench": (_bench, "run a benchmark of benchmarks/"),
+    "doctor": (_doctor, "say what this machine can do and what is missing"),
+}
+
+
+def usage() -> str:
+    """Return the help text."""
+    width = max(map(len, VERBS))
+    lines = [f"  {name:<{width}}  {text}" for name, (_, text) in VERBS.items()]
+    return "\n".join(
+        [
+            f"roboloop {__version__}: training for robot learning",
+            "",
+            "usage: roboloop VERB [...]        roboloop VERB --help",
+            "",
+            *lines,
+            "",
+            "exit codes: 0 done, 2 bad input, 3 run exists, 4 stopped by a signal, 5 disk full, 6 diverged",
+        ]
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one verb; what the user can mend is one line on stderr and exit code 2 (see the table for others)."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    if not args or args[0] in ("-h", "--help", "help"):
+        print(usage())
+        return 0
+    if args[0] == "--version":
+        print(__version__)
+        return 0
+    try:
+        if args[0] not in VERBS:
+            raise ConfigError(f"unknown verb {args[0]!r}{nearest(args[0], VERBS)}")
+        return VERBS[args[0]][0](args[1:])
+    except UserError as error:
+        print(f"roboloop: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

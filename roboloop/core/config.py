@@ -1,0 +1,132 @@
+"""Config is data: frozen dataclasses filled from a file or the command line, unknown keys and wrong types refused."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import re
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from roboloop.core.errors import ConfigError, nearest
+
+T = TypeVar("T")
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Return a dataclass as plain data that ``override`` accepts again."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: plain(v) for k, v in value.items()}
+        return list(value) if isinstance(value, tuple) else value
+
+    return {k: plain(v) for k, v in dataclasses.asdict(config).items()}
+
+
+def override(config: T, data: Mapping[str, Any], where: str = "") -> T:
+    """Return a copy of a dataclass with the given keys replaced; nested mappings reach into nested dataclasses."""
+    hints = typing.get_type_hints(type(config))
+    names = [f.name for f in dataclasses.fields(config)]  # type: ignore[arg-type]
+    changes: dict[str, Any] = {}
+    for key, value in data.items():
+        path = f"{where}{key}"
+        if key not in names:
+            raise ConfigError(f"unknown config key '{path}'{_nearest_path(path, where, names)}")
+        current = getattr(config, key)
+        if dataclasses.is_dataclass(current):
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"config key '{path}' is a section, not a value: {value!r}")
+            changes[key] = override(current, value, f"{path}.")
+        else:
+            changes[key] = _convert(value, hints[key], path)
+    return dataclasses.replace(config, **changes)  # type: ignore[type-var]
+
+
+def _nearest_path(path: str, where: str, names: Sequence[str]) -> str:
+    return nearest(path, [f"{where}{n}" for n in names])
+
+
+def _convert(value: Any, hint: Any, path: str) -> Any:
+    """Check one value against its annotation; the only conversions are int -> float, list -> tuple, '3e-4' -> float."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in args:
+            return None
+        return _convert(value, next(a for a in args if a is not type(None)), path)
+    if origin is tuple and isinstance(value, (list, tuple)):
+        return tuple(_convert(v, args[0], path) for v in value)
+    if origin is typing.Literal:
+        if value in args:
+            return value
+        raise ConfigError(f"config key '{path}' must be one of {', '.join(map(repr, args))}, not {value!r}")
+    if hint is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        with contextlib.suppress(ValueError):  # YAML reads 3e-4 as text
+            return float(value)
+    elif hint is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    elif isinstance(hint, type) and type(value) is hint:
+        return value
+    raise ConfigError(f"config key '{path}' must be {_describe(hint)}, not {value!r}")
+
+
+def _describe(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) and typing.get_origin(hint) is None else str(hint)
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """Read a YAML or JSON mapping."""
+    import yaml
+
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        siblings = [p.name for p in path.parent.glob("*")] if path.parent.is_dir() else []
+        raise ConfigError(f"config file {path} does not exist{nearest(path.name, siblings)}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config file {path} cannot be read: {error}") from None
+    try:
+        data = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (json.JSONDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"config file {path} is not valid: {' '.join(str(error).split())}") from None
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"config file {path} must hold keys and values, not {type(data).__name__}")
+    return data
+
+
+def parse_flags(config: T, flags: Sequence[str], prog: str) -> T:
+    """Return the config with ``--section.key value`` flags applied; a bad flag is one line, not tyro's box."""
+    import tyro
+
+    complaint = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(complaint):
+            return typing.cast(T, tyro.cli(type(config), args=list(flags), default=config, prog=prog))
+    except SystemExit as stop:
+        if not stop.code:
+            raise  # --help
+        known = [f"--{name}" for name in flag_names(config)]
+        for flag in flags:
+            name = flag.split("=")[0].replace("_", "-")
+            if name.startswith("--") and name not in known and f"--{name[2:].replace('no-', '')}" not in known:
+                raise ConfigError(f"unknown option {flag.split('=')[0]}{nearest(name, known)}") from None
+        lines = [re.sub(r"[│╭╮╰╯─]", "", line).strip() for line in complaint.getvalue().splitlines()]
+        message = " ".join(line for line in lines[1:] if line).split(" Argument helptext:")[0]
+        raise ConfigError(re.sub(r"\s*For full helptext.*", "", message)) from None
+
+
+def flag_names(config: Any, prefix: str = "") -> list[str]:
+    """List the flags of a config, as the command line spells them."""
+    names: list[str] = []
+    for f in dataclasses.fields(config):
+        value = getattr(config, f.name)
+        path = f"{prefix}{f.name}".replace("_", "-")
+        names += flag_names(value, f"{path}.") if dataclasses.is_dataclass(value) else [path]
+    return names

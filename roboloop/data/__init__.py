@@ -1,0 +1,1 @@
+"""Experience: the replay ring that trains, and the journal that keeps it."""

@@ -1,0 +1,207 @@
+"""The replay ring: every observation stored once, windows and stacks built by index, committed through a journal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from roboloop.core.errors import DataError
+from roboloop.core.rng import get_rng_state, set_rng_state, stream
+from roboloop.core.types import Array, Batch, BatchSpec, EnvSpec, Rollout, State
+from roboloop.data.journal import Frontier, Journal, Record
+
+TERMINATED, TRUNCATED, FINAL = 1, 2, 4
+_COLUMNS = ("obs", "action", "reward", "flags", "age")
+
+
+class Replay:
+    """One ring of rows per environment; the successor of row i is always row i + 1.
+
+    A row is an observation and what followed it. An episode ends with a FINAL row that holds only its last
+    observation, and the row after the newest one already holds the observation that is being acted on.
+    """
+
+    def __init__(self, capacity: int, spec: EnvSpec, num_envs: int, needs: BatchSpec, seed: int) -> None:
+        self.needs = needs
+        self._journal: Journal | None = None
+        self._rows = capacity // num_envs
+        self._rng = stream(seed, "replay")
+        lead = (num_envs, self._rows)
+        self._obs = np.zeros((*lead, *spec.obs_shape), dtype=spec.obs_dtype)
+        self._action = np.zeros((*lead, spec.action_dim), dtype=np.float32)
+        self._reward = np.zeros(lead, dtype=np.float32)
+        self._flags = np.zeros(lead, dtype=np.uint8)
+        self._age = np.zeros(lead, dtype=np.int32)  # steps since the episode began
+        self._head = np.zeros(num_envs, dtype=np.int64)  # rows ever written, per environment
+        self._saved = np.zeros(num_envs, dtype=np.int64)  # rows already in the journal
+        self._env_index = np.arange(num_envs)
+        self._batch = self._allocate(spec)
+
+    def _allocate(self, spec: EnvSpec) -> Batch:
+        n, stack = self.needs.size, self.needs.frame_stack
+        shape = (n, stack, *spec.obs_shape) if stack > 1 else (n, *spec.obs_shape)
+        obs, next_obs = np.zeros(shape, spec.obs_dtype), np.zeros(shape, spec.obs_dtype)
+        one = np.zeros(n, np.float32)
+        return Batch(obs, np.zeros((n, spec.action_dim), np.float32), one, next_obs, one.copy())
+
+    def __len__(self) -> int:
+        """Rows that can be reached."""
+        return int((self._head - self._tail()).sum())
+
+    def _tail(self) -> Array:
+        """Oldest row per environment that has not been overwritten (one slot is the successor's)."""
+        tail: Array = np.maximum(0, self._head - self._rows + 1)
+        return tail
+
+    def add(self, rollout: Rollout) -> None:
+        """Append T steps of every environment."""
+        for t in range(rollout.reward.shape[0]):
+            self._add_step(rollout, t)
+        if self._journal is not None and (self._head - self._saved).max() >= self._rows // 2:
+            self._spill()  # before the ring overwrites what the journal has not seen
+
+    def _add_step(self, rollout: Rollout, t: int) -> None:
+        env, slot = self._env_index, self._head % self._rows
+        ended = rollout.terminated[t] | rollout.truncated[t]
+        age = self._age[env, slot]
+        self._obs[env, slot] = rollout.obs[t]
+        self._action[env, slot] = rollout.action[t]
+        self._reward[env, slot] = rollout.reward[t]
+        self._flags[env, slot] = TERMINATED * rollout.terminated[t] + TRUNCATED * rollout.truncated[t]
+        after = (slot + 1) % self._rows
+        self._obs[env, after] = rollout.next_obs[t]
+        self._age[env, after] = age + 1
+        self._head += 1
+        if ended.any():
+            self._close_episodes(env[ended], after[ended])
+
+    def _close_episodes(self, env: Array, slot: Array) -> None:
+        """Turn the successor into a FINAL row, so that the next episode begins behind it."""
+        self._flags[env, slot] = FINAL
+        self._action[env, slot] = 0
+        self._reward[env, slot] = 0
+        self._age[env, (slot + 1) % self._rows] = 0
+        self._head[env] += 1
+
+    def sample(self) -> Batch:
+        """Draw transitions uniformly; the arrays are reused by the next call."""
+        env, row = self._draw(self.needs.size)
+        last, discount, reward = self._window(env, row)
+        batch, flat_obs = self._batch, self._obs.reshape(-1, *self._obs.shape[2:])
+        start = env * self._rows
+        slot = start + row % self._rows
+        np.take(self._action.reshape(-1, self._action.shape[2]), slot, axis=0, out=batch.action, mode="clip")
+        batch.reward[:] = reward
+        batch.discount[:] = discount
+        if self.needs.frame_stack == 1:
+            np.take(flat_obs, slot, axis=0, out=batch.obs, mode="clip")
+            np.take(flat_obs, start + (last + 1) % self._rows, axis=0, out=batch.next_obs, mode="clip")
+        else:
+            self._stack(env, row, self._age.reshape(-1)[slot], batch.obs)
+            self._stack(env, last + 1, self._age.reshape(-1)[start + last % self._rows] + 1, batch.next_obs)
+        return batch
+
+    def _draw(self, count: int) -> tuple[Array, Array]:
+        """Return environments and rows of uniformly drawn steps (FINAL rows are drawn again)."""
+        # once the ring has wrapped, the oldest rows no longer have their whole stack behind them
+        oldest = self._tail() + np.where(self._head >= self._rows, self.needs.frame_stack - 1, 0)
+        ends = np.cumsum(self._head - oldest)
+        begins = ends - (self._head - oldest)
+        env, row = np.empty(count, np.int64), np.empty(count, np.int64)
+        todo = np.arange(count)
+        while todo.size:
+            draw = self._rng.integers(ends[-1], size=todo.size)
+            e = np.searchsorted(ends, draw, side="right") if len(ends) > 1 else np.zeros(todo.size, np.int64)
+            env[todo], row[todo] = e, oldest[e] + draw - begins[e]
+            todo = todo[self._flags[env[todo], row[todo] % self._rows] == FINAL]
+        return env, row
+
+    def _window(self, env: Array, row: Array) -> tuple[Array, Array, Array]:
+        """Return the last row, the bootstrap discount and the discounted reward of each n-step window."""
+        gamma, start = self.needs.gamma, env * self._rows
+        flat_reward, flat_flags = self._reward.reshape(-1), self._flags.reshape(-1)
+        slot = start + row % self._rows
+        reward, flags = flat_reward[slot], flat_flags[slot]
+        last, power = row, np.full(len(row), gamma, np.float32)
+        for _ in range(self.needs.n_step - 1):
+            # a window stops at an episode's end, and at the newest row as if it were truncated there
+            more = (flags == 0) & (last + 1 < self._head[env])
+            last = last + more
+            slot = start + last % self._rows
+            flags = flat_flags[slot]
+            reward = reward + np.where(more, power * flat_reward[slot], np.float32(0))
+            power = np.where(more, power * np.float32(gamma), power)
+        return last, power * ((flags & TERMINATED) == 0), reward
+
+    def _stack(self, env: Array, row: Array, age: Array, out: Array) -> None:
+        """Gather the last k observations of each row, repeating the first one of its episode."""
+        flat_obs = self._obs.reshape(-1, *self._obs.shape[2:])
+        stack = self.needs.frame_stack
+        for k in range(stack):
+            back = np.minimum(stack - 1 - k, age)
+            out[:, k] = flat_obs[env * self._rows + (row - back) % self._rows]
+
+    def attach(self, journal: Journal) -> None:
+        """Keep all rows from now on in a journal that already holds the rows there are."""
+        self._journal = journal
+
+    @property
+    def has_journal(self) -> bool:
+        """Whether rows are being kept."""
+        return self._journal is not None
+
+    def commit(self) -> Frontier:
+        """Make all rows durable and return where the journal ends."""
+        assert self._journal is not None, "attach a journal first"
+        self._spill()
+        return self._journal.commit()
+
+    def _spill(self) -> None:
+        assert self._journal is not None
+        counts = self._head - self._saved
+        if not counts.any():
+            return
+        at = np.concatenate([e * self._rows + np.arange(s, h) % self._rows for e, s, h in self._spans()])
+        columns = {name: column.reshape(-1, *column.shape[2:])[at] for name, column in self._columns().items()}
+        self._journal.append(columns, {"rows_per_env": counts.tolist()})
+        self._saved = self._head.copy()
+
+    def _spans(self) -> list[tuple[int, int, int]]:
+        return [(e, int(s), int(h)) for e, (s, h) in enumerate(zip(self._saved, self._head, strict=True))]
+
+    def _columns(self) -> dict[str, Array]:
+        return {name: getattr(self, f"_{name}") for name in _COLUMNS}
+
+    def state(self) -> State:
+        """Return what the journal does not hold: the draws, and the observations being acted on."""
+        slot = self._head % self._rows
+        return {
+            "rng": get_rng_state(self._rng),
+            "head": self._head.tolist(),
+            "next_obs": self._obs[self._env_index, slot],
+            "next_age": self._age[self._env_index, slot],
+        }
+
+    def load(self, state: State, records: Iterable[Record]) -> None:
+        """Fill the ring from a journal's records, then restore the rest."""
+        self._head[:] = 0
+        for columns, info in records:
+            begin = 0
+            for env, count in enumerate(info["rows_per_env"]):
+                self._restore(env, {k: v[begin : begin + count] for k, v in columns.items()}, count)
+                begin += count
+        if self._head.tolist() != state["head"]:
+            raise DataError(f"the journal holds {self._head.tolist()} rows, the checkpoint expects {state['head']}")
+        self._saved = self._head.copy()
+        slot = self._head % self._rows
+        self._obs[self._env_index, slot] = state["next_obs"]
+        self._age[self._env_index, slot] = state["next_age"]
+        set_rng_state(self._rng, state["rng"])
+
+    def _restore(self, env: int, rows: dict[str, Array], count: int) -> None:
+        keep = min(count, self._rows)
+        slots = np.arange(self._head[env] + count - keep, self._head[env] + count) % self._rows
+        for name, column in self._columns().items():
+            column[env, slots] = rows[name][count - keep :]
+        self._head[env] += count

@@ -1,0 +1,9 @@
+"""Environments behind one contract; no simulator is imported until an environment is made."""
+
+from __future__ import annotations
+
+from roboloop.envs.config import EnvConfig
+from roboloop.envs.env import Env
+from roboloop.envs.registry import known_ids, make, task_name
+
+__all__ = ["Env", "EnvConfig", "known_ids", "make", "task_name"]

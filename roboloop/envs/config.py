@@ -1,0 +1,47 @@
+"""What a user can ask of an environment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from roboloop.core.errors import ConfigError, nearest
+
+REWARD_VERSIONS = ("v1", "v2")
+GOAL_MODES = ("random", "fixed")
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """One task, and how its episodes are cut."""
+
+    id: str = "metaworld/reach-v3"
+    """Suite and task, such as metaworld/reach-v3, gym/HalfCheetah-v5 or dmc/walker-walk."""
+    num_envs: int = 1
+    """Copies of the environment that are stepped together."""
+    frame_stack: int = 1
+    """Latest observations that a policy sees at once; stacked by the reader, never stored twice."""
+    action_repeat: int = 1
+    """Simulator steps per action; their rewards are summed."""
+    max_episode_steps: int | None = None
+    """Horizon of training episodes in simulator steps; none means the suite's own."""
+    eval_max_episode_steps: int | None = None
+    """Horizon of evaluation episodes in simulator steps; none means the suite's own."""
+    reward_version: str = "v2"
+    """Meta-World's reward function: v1 or v2."""
+    goal_mode: str = "random"
+    """Meta-World's goals: random draws one per episode from its seed, fixed keeps a single one."""
+
+    def check(self) -> None:
+        """Refuse values that no environment can honour."""
+        for name in ("num_envs", "frame_stack", "action_repeat", "max_episode_steps", "eval_max_episode_steps"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"env.{name} must be at least 1, got {value}")
+        for name, known in (("reward_version", REWARD_VERSIONS), ("goal_mode", GOAL_MODES)):
+            value = getattr(self, name)
+            if value not in known:
+                raise ConfigError(f"env.{name} must be one of {', '.join(known)}, got {value!r}{nearest(value, known)}")
+
+    def horizon(self, suite: int, evaluation: bool) -> int:
+        """Return the simulator steps of an episode, given the suite's own horizon."""
+        return (self.eval_max_episode_steps if evaluation else self.max_episode_steps) or suite

@@ -1,0 +1,76 @@
+"""From an id such as ``metaworld/reach-v3`` to an environment, importing only the simulator that is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import cast
+
+from roboloop.core.errors import ConfigError, MissingExtra, nearest
+from roboloop.envs import names
+from roboloop.envs.config import EnvConfig
+from roboloop.envs.env import Env
+
+Maker = Callable[[str, EnvConfig, bool], Env]
+
+SUITES = {
+    "metaworld": "roboloop.envs.metaworld:make",
+    "gym": "roboloop.envs.gym:make",
+    "dmc": "roboloop.envs.dmc:make",
+}
+"""Suite -> ``module:function`` of ``make(task, cfg, evaluation)``."""
+
+PACKAGES = {"metaworld": ("metaworld", "mujoco"), "gym": ("gymnasium", "mujoco"), "dmc": ("dm_control", "mujoco")}
+"""Top-level modules whose absence means that the suite's extra is not installed."""
+
+
+def resolve(path: str) -> Maker:
+    """Import ``module:function``."""
+    module, function = path.split(":")
+    return cast("Maker", getattr(importlib.import_module(module), function))
+
+
+def split(env_id: str) -> tuple[str, str]:
+    """Return suite and canonical task of an id; an id without a suite is Gymnasium's."""
+    suite, slash, task = env_id.partition("/")
+    if not slash:
+        if env_id in names.METAWORLD:
+            raise ConfigError(f"unknown env {env_id!r}; did you mean 'metaworld/{env_id}'?")
+        suite, task = "gym", env_id
+    if suite not in SUITES:
+        raise ConfigError(f"unknown suite {suite!r} in env {env_id!r}{nearest(suite, SUITES)} (known: {', '.join(SUITES)})")
+    if not task:
+        raise ConfigError(f"env {env_id!r} names no task")
+    return suite, _metaworld_task(task) if suite == "metaworld" else task
+
+
+def _metaworld_task(task: str) -> str:
+    """Return the v3 name of a Meta-World task, given by name or by its number in MT10."""
+    if task.isdecimal() and int(task) < len(names.MT10):
+        return names.MT10[int(task)]
+    if task not in names.METAWORLD:
+        raise ConfigError(f"unknown Meta-World task {task!r}{nearest(task, names.METAWORLD)}")
+    return task
+
+
+def task_name(env_id: str) -> str:
+    """Return the short path-safe name of a task, as used in run directories."""
+    return split(env_id)[1].replace("/", "-").replace(":", "-")
+
+
+def known_ids() -> list[str]:
+    """Return the ids worth listing; any other Gymnasium or DM Control task can be made too."""
+    tasks = {"metaworld": names.METAWORLD, "gym": names.GYM, "dmc": names.DMC}
+    return [f"{suite}/{task}" for suite in SUITES for task in tasks[suite]]
+
+
+def make(cfg: EnvConfig, evaluation: bool = False) -> Env:
+    """Make one environment; evaluation only changes the horizon."""
+    cfg.check()
+    suite, task = split(cfg.id)
+    try:
+        return resolve(SUITES[suite])(task, cfg, evaluation)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in PACKAGES[suite]:
+            raise
+        raise MissingExtra(f"env {cfg.id!r} needs {error.name}: pip install 'roboloop[{suite}]'") from error

@@ -1,0 +1,59 @@
+"""Many named tensors as views of one flat vector, so that optimisers, copies and other processes see one array."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+Views: TypeAlias = dict[str, Tensor]
+
+ALIGN = 16
+"""Floats per 64-byte cache line: views start on one, since BLAS results may depend on alignment."""
+
+
+def aligned(size: int) -> int:
+    """Round a number of floats up to whole cache lines."""
+    return -(-size // ALIGN) * ALIGN
+
+
+class Layout:
+    """Names and shapes, laid out one after another in one flat float32 vector."""
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        self.shapes = dict(shapes)
+        self._offsets: dict[str, int] = {}
+        offset = 0
+        for name, shape in self.shapes.items():
+            self._offsets[name] = offset
+            offset += aligned(torch.Size(shape).numel())
+        self.size = offset
+
+    def views(self, flat: Tensor) -> Views:
+        """Return the named tensors; writing to one writes to ``flat``."""
+        return {
+            name: flat[self._offsets[name] : self._offsets[name] + torch.Size(shape).numel()].view(shape)
+            for name, shape in self.shapes.items()
+        }
+
+    def zeros(self, device: str = "cpu") -> Tensor:
+        """Return a flat vector of this layout; the gaps between views stay zero."""
+        return torch.zeros(self.size, device=device)
+
+
+def clone(views: Views) -> Views:
+    """Return copies that no later update changes."""
+    return {name: view.detach().clone() for name, view in views.items()}
+
+
+def prefixed(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes under ``prefix.name``."""
+    return {f"{prefix}.{name}": shape for name, shape in shapes.items()}
+
+
+def under(prefix: str, views: Views) -> Views:
+    """Return the views whose names start with ``prefix.``, without it."""
+    cut = len(prefix) + 1
+    return {name[cut:]: view for name, view in views.items() if name.startswith(prefix + ".")}

@@ -1,0 +1,139 @@
+"""Multi-layer perceptrons and ensembles of them, as lists of layers over shared parameter views."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from roboloop.nets.flat import Views, prefixed, under
+from roboloop.nets.layers import Layer, LayerNorm, Linear, ReLU
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class MLPSpec:
+    """Widths from input to output, and whether hidden layers are normalised."""
+
+    widths: tuple[int, ...]
+    layer_norm: bool = False
+
+    @property
+    def num_linear(self) -> int:
+        """Number of weight matrices."""
+        return len(self.widths) - 1
+
+    def shapes(self) -> Shapes:
+        """Return the parameter names and shapes."""
+        shapes: Shapes = {}
+        for i in range(self.num_linear):
+            shapes[f"linear{i}.weight"] = (self.widths[i], self.widths[i + 1])
+            shapes[f"linear{i}.bias"] = (self.widths[i + 1],)
+            if self.layer_norm and i < self.num_linear - 1:
+                shapes[f"norm{i}.gain"] = shapes[f"norm{i}.bias"] = (self.widths[i + 1],)
+        return shapes
+
+    @classmethod
+    def of(cls, weights: Views) -> MLPSpec:
+        """Read the widths back from saved weights."""
+        widths = [int(weights["linear0.weight"].shape[0])]
+        while (name := f"linear{len(widths) - 1}.weight") in weights:
+            widths.append(int(weights[name].shape[1]))
+        return cls(tuple(widths), layer_norm="norm0.gain" in weights)
+
+
+def initialise(weights: Views, rng: np.random.Generator) -> None:
+    """Fill with torch's default: U(-1/sqrt(fan_in), 1/sqrt(fan_in)) for weights and biases, identity norms."""
+    for name, view in weights.items():
+        layer, kind = name.rsplit(".", 1)
+        if kind == "gain":
+            view.fill_(1.0)
+        elif "norm" in layer:
+            view.zero_()
+        else:
+            bound = 1.0 / math.sqrt(weights[f"{layer}.weight"].shape[0])
+            values = rng.uniform(-bound, bound, tuple(view.shape)).astype(np.float32)
+            view.copy_(torch.from_numpy(values))
+
+
+class MLP:
+    """Linear (LayerNorm) ReLU ... Linear, for a fixed number of rows; ``grads=None`` freezes the weights."""
+
+    def __init__(
+        self, spec: MLPSpec, weights: Views, grads: Views | None, rows: int, y: Tensor | None = None
+    ) -> None:
+        device = weights["linear0.weight"].device
+        self._layers: list[Layer] = []
+        last = spec.num_linear - 1
+        for i in range(spec.num_linear):
+            out = y if y is not None and i == last else torch.empty(rows, spec.widths[i + 1], device=device)
+            name = f"linear{i}"
+            linear = Linear(under(name, weights), under(name, grads) if grads else None, out)
+            self._layers.append(linear)
+            if i == 0:
+                self._first = linear
+            if i < last:
+                if spec.layer_norm:
+                    norm = under(f"norm{i}", weights), under(f"norm{i}", grads) if grads else None
+                    self._layers.append(LayerNorm(*norm))
+                self._layers.append(ReLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the output rows."""
+        for layer in self._layers:
+            x = layer.forward(x)
+        return x
+
+    def backward(self, dy: Tensor) -> None:
+        """Write the gradient of every weight; ``dy`` may cover only the first rows of the forward pass."""
+        self._first.backward(self._back_to_first(dy), need_dx=False)
+
+    def backward_inputs_from(self, dy: Tensor, column: int) -> Tensor:
+        """Return the gradient of the input columns from ``column`` on."""
+        return self._first.backward_inputs_from(self._back_to_first(dy), column)
+
+    def _back_to_first(self, dy: Tensor) -> Tensor:
+        for layer in reversed(self._layers[1:]):
+            dx = layer.backward(dy, need_dx=True)
+            assert dx is not None
+            dy = dx
+        return dy
+
+
+class Ensemble:
+    """Several critics Q_e(s, a) on the same inputs; outputs are ``[E, rows]``."""
+
+    def __init__(self, spec: MLPSpec, size: int, weights: Views, grads: Views | None, rows: int) -> None:
+        self._q = torch.empty(size, rows, 1, device=next(iter(weights.values())).device)
+        self._members = [
+            MLP(spec, under(str(e), weights), under(str(e), grads) if grads else None, rows, self._q[e])
+            for e in range(size)
+        ]
+
+    @staticmethod
+    def shapes(spec: MLPSpec, size: int) -> Shapes:
+        """Return the parameter names and shapes of all members."""
+        return {name: shape for e in range(size) for name, shape in prefixed(str(e), spec.shapes()).items()}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return every member's value of every row, ``[E, rows]``."""
+        for member in self._members:
+            member.forward(x)
+        return self._q.squeeze(2)
+
+    def backward(self, dq: Tensor) -> None:
+        """Write every member's weight gradients for the output gradient ``[E, rows]``."""
+        for member, dq_e in zip(self._members, dq.unsqueeze(2), strict=True):
+            member.backward(dq_e)
+
+    def backward_inputs_from(self, dq: Tensor, column: int) -> Tensor:
+        """Return the gradient of the input columns from ``column`` on, summed over members in order."""
+        parts = [m.backward_inputs_from(dq_e, column) for m, dq_e in zip(self._members, dq.unsqueeze(2), strict=True)]
+        total = parts[0]
+        for part in parts[1:]:
+            total = total.add_(part)
+        return total

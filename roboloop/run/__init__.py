@@ -1,0 +1,1 @@
+"""The loop, its schedules, evaluation, checkpoints and the run directory."""

@@ -1,0 +1,154 @@
+"""The verbs that need the whole system: train, eval, bench."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+from roboloop.core.config import flag_names, override, parse_flags, read_file, to_dict
+from roboloop.core.errors import ConfigError, DataError, RunExists, nearest
+from roboloop.core.options import Options
+from roboloop.envs.registry import task_name
+from roboloop.run import recipes
+from roboloop.run.config import Experiment
+from roboloop.run.rundir import RunDir
+
+STOPPED = 4
+_MAY_CHANGE = ("steps", "checkpoint.", "eval.stop-success", "tensorboard", "wandb")
+"""What a resumed run may be given anew: nothing that changes the past or the next step."""
+
+
+def train(args: list[str]) -> int:
+    """Start, resume or fork a run."""
+    options = Options(prog="roboloop train", add_help=False, allow_abbrev=False)
+    options.add_argument("--config", type=Path)
+    options.add_argument("--resume", nargs="?", const="", default=None)
+    options.add_argument("--fork", type=Path)
+    options.add_argument("--at", type=int)
+    # only the first word can be a recipe: later ones are values of config flags that argparse does not know
+    recipe = args[0] if args and not args[0].startswith("-") else None
+    known, flags = options.parse_known_args(args[1:] if recipe else args)
+    flags = _aliases(flags)
+    if known.fork:
+        return _run(_fork(known.fork, known.at, flags, args), resume=True)
+    if known.resume:
+        return _run(_reopen(Path(known.resume), flags), resume=True)
+    config = parse_flags(_base(recipe, known.config), flags, "roboloop train [RECIPE | --config FILE]")
+    config.check()
+    path = Path(config.runs_dir) / config.experiment / task_name(config.env.id) / str(config.seed)
+    if known.resume == "" and (path / "config.yaml").exists():
+        run = RunDir.open(path, write=True)
+        return 0 if run.status()["state"] == "done" else _run(run, resume=True)
+    return _run(RunDir.create(config, ["train", *args]), resume=False)
+
+
+def _aliases(flags: list[str]) -> list[str]:
+    return ["--env.id" if f == "--env" else f for f in flags]
+
+
+def _base(recipe: str | None, file: Path | None) -> Experiment:
+    data: dict[str, Any] = recipes.load(recipe) if recipe else {}
+    config = override(Experiment(), data)
+    return override(config, read_file(file)) if file else config
+
+
+def _reopen(path: Path, flags: list[str]) -> RunDir:
+    run = RunDir.open(path, write=True)
+    for flag in [f.split("=")[0] for f in flags if f.startswith("--")]:
+        name = flag[2:].replace("_", "-")
+        if name not in flag_names(run.config):
+            raise ConfigError(f"unknown option {flag}{nearest(name, flag_names(run.config))}")
+        if not name.startswith(_MAY_CHANGE):
+            raise ConfigError(f"{flag} cannot change in a resumed run: --fork {path} --at STEP makes a new one")
+    config = parse_flags(run.config, flags, "roboloop train --resume RUN")
+    config.check()
+    status = run.status()
+    if status["state"] == "done" and config.steps <= status["step"]:
+        raise RunExists(f"{path} is finished at step {status['step']}: --resume {path} --steps MORE goes on")
+    if config != run.config:
+        run.save_config(config)
+    return run
+
+
+def _fork(source: Path, step: int | None, flags: list[str], args: list[str]) -> RunDir:
+    if step is None:
+        raise ConfigError("--fork RUN needs --at STEP")
+    old = RunDir.open(source)
+    config = parse_flags(old.config, flags, "roboloop train --fork RUN --at STEP")
+    config.check()
+    if config.env.num_envs != old.config.env.num_envs or config.env.frame_stack != old.config.env.frame_stack:
+        raise ConfigError("a fork keeps env.num_envs and env.frame_stack: its buffer and running episodes depend on them")
+    return old.fork(config, step, ["train", *args])
+
+
+def _run(run: RunDir, resume: bool) -> int:
+    """Build the parts of a run, train it, and leave its curve beside it."""
+    from roboloop.run.build import build
+    from roboloop.run.runner import Runner
+    from roboloop.track.plots import plot_runs
+    from roboloop.track.sinks import Sink, TensorBoardSink, WandbSink
+    from roboloop.track.terminal import Progress
+
+    cfg = run.config
+    progress = Progress(cfg.steps)
+    progress.note(f"run {run.path}: {cfg.env.id}, seed {cfg.seed}, {cfg.steps} steps")
+    mirrors: list[Sink] = [TensorBoardSink(run.path / "events")] if cfg.tensorboard else []
+    if cfg.wandb:
+        mirrors.append(WandbSink(run.path, to_dict(cfg), offline=os.environ.get("WANDB_MODE") != "online"))
+    runner = Runner(run, build(cfg), mirrors, progress)
+    try:
+        if resume:
+            step = runner.resume(progress.note)
+            progress.note(f"resumed at step {step}")
+        state = runner.train()
+        progress.note(f"{state} at step {runner.clock.step}")
+        plot = plot_runs([run.path], run.path / "plots" / "curve.png")
+        progress.note(f"curve: {plot}")
+    finally:
+        runner.close()
+        run.close()
+    if state == "stopped":
+        progress.note(f"go on with: roboloop train --resume {run.path}")
+    return STOPPED if state == "stopped" else 0
+
+
+def evaluate(args: list[str]) -> int:
+    """Evaluate a checkpoint, or a scripted expert, on held-out episodes."""
+    options = Options(prog="roboloop eval", allow_abbrev=False)
+    options.add_argument("run", nargs="?", type=Path, help="run directory")
+    options.add_argument("--checkpoint", default="best", help="'best', 'last' or a step")
+    options.add_argument("--episodes", type=int, default=50)
+    options.add_argument("--seed", type=int, default=0, help="fixes the held-out goals")
+    options.add_argument("--name", help="name of the results file")
+    options.add_argument("--video", action="store_true", help="write a video of the first episodes")
+    options.add_argument("--expert", metavar="ENV", help="evaluate Meta-World's scripted expert instead of a run")
+    known = options.parse_args(args)
+    if known.episodes < 1:
+        raise ConfigError(f"--episodes must be at least 1, not {known.episodes}")
+    from roboloop.run.posthoc import evaluate_expert, evaluate_run
+
+    if known.expert:
+        return evaluate_expert(known.expert, known.episodes, known.seed)
+    if known.run is None:
+        raise ConfigError("eval needs a run directory (or --expert ENV)")
+    return evaluate_run(known.run, known.checkpoint, known.episodes, known.seed, known.name, known.video)
+
+
+def bench(args: list[str]) -> int:
+    """Run ``benchmarks/NAME.py`` of the source checkout."""
+    directory = Path(__file__).parents[2] / "benchmarks"
+    names = {p.stem.replace("_", "-"): p for p in sorted(directory.glob("*.py")) if not p.stem.startswith("_")}
+    if not names:
+        raise DataError(f"no benchmarks in {directory}: they are part of the source checkout, not of the wheel")
+    if not args or args[0] in ("-h", "--help"):
+        print("usage: roboloop bench NAME [...]\n\n  " + "\n  ".join(names))
+        return 0
+    name = {"sac": "sac-update"}.get(args[0], args[0])
+    if name not in names:
+        raise ConfigError(f"unknown benchmark {args[0]!r}{nearest(args[0], names)}")
+    sys.argv = [str(names[name]), *args[1:]]
+    runpy.run_path(str(names[name]), run_name="__main__")
+    return 0

@@ -1,0 +1,106 @@
+"""The whole experiment as one frozen record; a YAML or JSON file has the same keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from roboloop.algos.config import SACConfig
+from roboloop.core.errors import ConfigError
+from roboloop.data.config import ReplayConfig
+from roboloop.envs.config import EnvConfig
+
+
+@dataclass(frozen=True)
+class UpdateConfig:
+    """When and how often to learn."""
+
+    per_step: float = 1.0
+    """Gradient updates per environment step; fractions are carried over."""
+    every_steps: int = 1
+    """Pay the updates that are owed each so many steps (old name: one epoch)."""
+    at: Literal["steps", "episode"] = "steps"
+    """'steps' = every ``every_steps``; 'episode' = between episodes, for robots that must not wait."""
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """Evaluation during training, in environments of its own, on goals that training never sees."""
+
+    every_steps: int = 10_000
+    """Steps between evaluations; 0 = only at the end."""
+    episodes: int = 10
+    """Episodes per evaluation."""
+    seed: int = 0
+    """Fixes the evaluation goals; the same for all runs, so that they are compared on equal terms."""
+    stop_success: float | None = None
+    """End training once an evaluation reaches this success rate."""
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When to save and what to keep; any of the three clocks may ask."""
+
+    every_steps: int = 10_000
+    """Steps between checkpoints; 0 = never by steps."""
+    every_s: float = 300.0
+    """Seconds between checkpoints; 0 = never by time."""
+    every_episode: bool = False
+    """After every episode, as on a robot."""
+    keep_last: int = 3
+    """Newest checkpoints to keep."""
+    milestone_steps: int = 0
+    """Also keep one each so many steps for good; 0 = none."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that defines a run; equal experiments give equal bits."""
+
+    experiment: str = "default"
+    """First part of runs/<experiment>/<task>/<seed>."""
+    seed: int = 0
+    """Seeds everything: environments, networks, exploration, replay."""
+    steps: int = 100_000
+    """Environment steps to train for, over all environments."""
+    warmup_steps: int = 1_000
+    """Steps with uniformly random actions before learning begins."""
+    log_every_steps: int = 1_000
+    """Steps between rows of metrics.jsonl."""
+    device: str = "cpu"
+    """Where networks live; 'cuda' is accepted but has not been run by us."""
+    runs_dir: str = "runs"
+    """Where run directories are made."""
+    tensorboard: bool = True
+    """Mirror metrics.jsonl to TensorBoard events."""
+    wandb: bool = False
+    """Mirror metrics.jsonl to Weights & Biases, offline unless WANDB_MODE says otherwise."""
+    env: EnvConfig = field(default_factory=EnvConfig)
+    algo: SACConfig = field(default_factory=SACConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    update: UpdateConfig = field(default_factory=UpdateConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+
+    def check(self) -> None:
+        """Refuse impossible values before anything is created."""
+        positive = {
+            "steps": self.steps,
+            "log_every_steps": self.log_every_steps,
+            "update.every_steps": self.update.every_steps,
+            "eval.episodes": self.eval.episodes,
+            "checkpoint.keep_last": self.checkpoint.keep_last,
+        }
+        for name, value in positive.items():
+            if value < 1:
+                raise ConfigError(f"config key '{name}' must be at least 1, not {value}")
+        for name, number in {"seed": self.seed, "warmup_steps": self.warmup_steps}.items():
+            if number < 0:
+                raise ConfigError(f"config key '{name}' must not be negative: {number}")
+        if self.update.per_step < 0:
+            raise ConfigError(f"config key 'update.per_step' must not be negative: {self.update.per_step}")
+        if not self.experiment or any(part in ("", ".", "..") for part in self.experiment.split("/")):
+            raise ConfigError(f"config key 'experiment' must be a plain name, not {self.experiment!r}")
+        self.env.check()
+        self.algo.check()
+        self.replay.check(self.env.num_envs, self.algo.batch_size)

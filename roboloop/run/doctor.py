@@ -1,0 +1,58 @@
+"""What this machine can do: versions, cores, rendering; each line says what to do where something is missing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import time
+from importlib import metadata
+
+from roboloop.core.errors import UserError
+from roboloop.core.options import Options
+from roboloop.envs import registry
+from roboloop.envs.config import EnvConfig
+
+_PROBES = {"metaworld": "metaworld/reach-v3", "gym": "gym/HalfCheetah-v5", "dmc": "dmc/walker-walk"}
+
+
+def doctor(args: list[str]) -> int:
+    """Check the machine; exit code 2 if the default task cannot run."""
+    Options(prog="roboloop doctor", allow_abbrev=False).parse_args(args)
+    free_gb = shutil.disk_usage(".").free / 1e9
+    print(f"python {platform.python_version()}, {len(os.sched_getaffinity(0))} cores, {free_gb:.0f} GB free here")
+    for package in ("torch", "numpy", "gymnasium", "mujoco", "metaworld", "dm_control", "wandb"):
+        try:
+            print(f"{package} {metadata.version(package)}")
+        except metadata.PackageNotFoundError:
+            print(f"{package} is not installed")
+    sound = {suite: _probe(suite, env_id) for suite, env_id in _PROBES.items()}
+    return 0 if sound["metaworld"] else 2
+
+
+def _probe(suite: str, env_id: str) -> bool:
+    """Step and render one environment of a suite."""
+    import numpy as np
+
+    try:
+        env = registry.make(EnvConfig(id=env_id))
+        env.reset(0)
+        start = time.perf_counter()
+        for _ in range(100):
+            env.step(np.zeros(env.spec.action_dim, np.float32))
+        steps_per_s = 100 / (time.perf_counter() - start)
+    except UserError as error:
+        print(f"{suite}: {error}")
+        return False
+    try:
+        env.render()
+        start = time.perf_counter()
+        for _ in range(5):
+            env.render()
+        backend = os.environ.get("MUJOCO_GL", "default")
+        picture = f"renders with {backend} at {(time.perf_counter() - start) * 200:.1f} ms"
+    except Exception as error:  # a GL failure can be almost any exception
+        picture = f"cannot render ({type(error).__name__}: {error}); on Debian: apt-get install libegl1 libgl1"
+    env.close()
+    print(f"{suite}: {steps_per_s:.0f} steps/s, {picture}")
+    return True

@@ -1,0 +1,148 @@
+"""Evaluation: fixed goals, one seed per episode, one line per episode; a killed evaluation goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roboloop.core.errors import DataError
+from roboloop.core.rng import derive, stream
+from roboloop.core.types import Array, Env, Policy
+from roboloop.sample.stack import FrameStack
+from roboloop.track.read import read_jsonl
+from roboloop.track.stats import bootstrap_interval, wilson_interval
+
+VALIDATION, TEST = "validation", "test"
+"""Training looks at the first and may choose by it; what is reported is measured on the second."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What an evaluation found; intervals are 95 %."""
+
+    episodes: int
+    success: float
+    success_low: float
+    success_high: float
+    episode_return: float
+    return_low: float
+    return_high: float
+    length: float
+
+    def metrics(self) -> dict[str, float]:
+        """Return the summary as metric names."""
+        return {f"eval/{k.removeprefix('episode_')}": v for k, v in asdict(self).items() if k != "episodes"}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which episodes to run; equal plans on equal policies give equal results."""
+
+    episodes: int
+    seed: int
+    split: str
+
+    def episode_seed(self, episode: int) -> int:
+        """Return the reset seed of one episode; the split keeps it apart from training and from other splits."""
+        return derive(self.seed, f"evaluation-{self.split}", episode)
+
+
+class Evaluator:
+    """Runs plans in its own environments, several in lock step."""
+
+    def __init__(self, make_env: Callable[[], Env], frame_stack: int, lanes: int) -> None:
+        self._make_env = make_env
+        self._frame_stack = frame_stack
+        self._lanes = lanes
+        self._envs: list[Env] = []
+
+    def run(
+        self,
+        policy: Policy,
+        plan: Plan,
+        out: Path | None = None,
+        about: dict[str, Any] | None = None,
+    ) -> Summary:
+        """Evaluate; with ``out`` each finished episode is one line there, and lines already there are not run again."""
+        while len(self._envs) < self._lanes:
+            self._envs.append(self._make_env())
+        header = {"plan": asdict(plan), "protocol": dict(self._envs[0].spec.protocol), **(about or {})}
+        known = _known_episodes(out, header) if out else {}
+        if out and not out.exists():
+            out.parent.mkdir(parents=True, exist_ok=True)
+            out.write_text(json.dumps(header) + "\n")
+        rows = dict(known)
+        for first in range(0, plan.episodes, self._lanes):
+            wave = range(first, min(first + self._lanes, plan.episodes))
+            for row in self._wave(policy, plan, [e for e in wave if e not in known]):
+                rows[row["episode"]] = row
+                if out:
+                    with open(out, "a") as file:
+                        file.write(json.dumps(row) + "\n")
+        return summarise(list(rows.values()))
+
+    def _wave(self, policy: Policy, plan: Plan, episodes: Sequence[int]) -> Iterator[dict[str, Any]]:
+        """Run up to one episode per lane. A lane is fixed by the episode, and the batch always has all lanes, so
+        that an episode's numbers do not depend on which others are still to do."""
+        stack = FrameStack(self._envs[0].spec, self._lanes, self._frame_stack)
+        rng = stream(plan.seed, "evaluation-policy")
+        running = {e % self._lanes: e for e in episodes}
+        tally = {lane: {"return": 0.0, "length": 0, "success": math.nan} for lane in running}
+        for lane, episode in running.items():
+            stack.reset(lane, self._envs[lane].reset(plan.episode_seed(episode)))
+        while running:
+            action = policy.act(stack.stacked, explore=False, rng=rng)
+            for lane, episode in list(running.items()):
+                if self._step(lane, action[lane], stack, tally[lane]):
+                    del running[lane]
+                    yield {"episode": episode, "seed": plan.episode_seed(episode), **_plain(tally[lane])}
+
+    def _step(self, lane: int, action: Array, stack: FrameStack, tally: dict[str, float]) -> bool:
+        obs, reward, terminated, truncated, info = self._envs[lane].step(action)
+        stack.push(lane, obs)
+        tally["return"] += reward
+        tally["length"] += 1
+        tally["success"] = float(np.fmax(tally["success"], info.get("success", math.nan)))
+        return terminated or truncated
+
+    def close(self) -> None:
+        """Close the simulators."""
+        for env in self._envs:
+            env.close()
+
+
+def summarise(rows: Sequence[dict[str, Any]]) -> Summary:
+    """Return means with a Wilson interval for success and a bootstrap interval for the return."""
+    returns = np.array([r["return"] for r in rows])
+    success = np.array([math.nan if r["success"] is None else r["success"] for r in rows])
+    known = bool(np.isfinite(success).all())
+    low, high = wilson_interval(int((success > 0).sum()), len(rows)) if known else (math.nan, math.nan)
+    return_low, return_high = bootstrap_interval(returns)
+    rate = float((success > 0).mean()) if known else math.nan
+    length = float(np.mean([r["length"] for r in rows]))
+    return Summary(len(rows), rate, low, high, float(returns.mean()), return_low, return_high, length)
+
+
+def _known_episodes(out: Path, header: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    """Return the finished episodes of an earlier, interrupted evaluation with the same header."""
+    if not out.exists():
+        return {}
+    lines = read_jsonl(out)
+    if not lines:  # killed while the first line was written
+        out.unlink()
+        return {}
+    if lines[0] != json.loads(json.dumps(header)):
+        raise DataError(f"{out} holds another evaluation: give this one its own --name")
+    # drop a torn last line, or the next one would be glued to it
+    out.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return {row["episode"]: row for row in lines[1:]}
+
+
+def _plain(tally: dict[str, float]) -> dict[str, Any]:
+    return {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in tally.items()}

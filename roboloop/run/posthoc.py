@@ -1,0 +1,124 @@
+"""Evaluation after training: a checkpoint's policy alone, without the trainer, on goals nobody has tuned on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from roboloop.core.errors import DataError
+from roboloop.core.types import Array, Env, EnvSpec, Policy, State
+from roboloop.envs import registry
+from roboloop.envs.config import EnvConfig
+from roboloop.run import build, checkpoint
+from roboloop.run.checkpoint import Checkpoint
+from roboloop.run.evaluate import TEST, Evaluator, Plan, Summary
+from roboloop.run.rundir import RunDir
+from roboloop.run.runner import describe
+
+_VIDEO_EPISODES = 3
+_FRAMES_AFTER_SUCCESS = 15
+
+
+def evaluate_run(path: Path, which: str, episodes: int, seed: int, name: str | None, video: bool) -> int:
+    """Evaluate a checkpoint; a killed evaluation of the same name goes on with the episodes it lacks."""
+    run = RunDir.open(path)
+    point = pick(run, which)
+    plan = Plan(episodes, seed, TEST)
+    name = name or f"{TEST}-{checkpoint.step_name(point.step)}-{episodes}x{seed}"
+    out = run.path / "eval" / f"{name}.jsonl"
+    tester = build.evaluator(run.config, min(episodes, 10))
+    try:
+        spec = registry.make(run.config.env, evaluation=True).spec
+        policy = load_policy(point.state, spec, run.config.env.frame_stack)
+        about = {"run": str(run.path), "checkpoint_step": point.step}
+        summary = tester.run(policy, plan, out, about)
+        _report(summary, out)
+        if video:
+            _record(policy, run, plan)
+    finally:
+        tester.close()
+    return 0
+
+
+def pick(run: RunDir, which: str) -> Checkpoint:
+    """Return the checkpoint called 'best', 'last' or by its step."""
+    if which == "last" or which == "best":
+        for point in checkpoint.newest_first(run.checkpoints, print):
+            best = int(point.state["best"]["step"])
+            if which == "best" and best in checkpoint.steps(run.checkpoints):
+                return checkpoint.at_step(run.checkpoints, best)
+            return point
+        raise DataError(f"{run.path} has no checkpoint that verifies")
+    if not which.isdecimal():
+        raise DataError(f"--checkpoint must be 'best', 'last' or a step, not {which!r}")
+    return checkpoint.at_step(run.checkpoints, int(which))
+
+
+def load_policy(state: State, spec: EnvSpec, frame_stack: int) -> Policy:
+    """Return the policy inside a checkpoint's state."""
+    from roboloop.algos.policy import policy_from_weights
+
+    return policy_from_weights(state["algo"]["policy"], spec)
+
+
+def evaluate_expert(env_id: str, episodes: int, seed: int) -> int:
+    """Evaluate Meta-World's scripted expert with the protocol that policies are evaluated with."""
+    suite, task = registry.split(env_id)
+    if suite != "metaworld":
+        raise DataError(f"scripted experts exist for metaworld tasks only, not {env_id!r}")
+    from roboloop.envs.metaworld import scripted_policy
+
+    tester = Evaluator(lambda: registry.make(EnvConfig(id=env_id), evaluation=True), 1, min(episodes, 10))
+    try:
+        _report(tester.run(scripted_policy(task), Plan(episodes, seed, TEST)), None)
+    finally:
+        tester.close()
+    return 0
+
+
+def _report(summary: Summary, out: Path | None) -> None:
+    print(f"held-out evaluation: {describe(summary)}")
+    if out:
+        out.with_suffix(".summary.json").write_text(json.dumps(asdict(summary), indent=1))
+        print(f"episodes: {out}")
+
+
+class _Film:
+    """Collects pictures of one episode until shortly after its success."""
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+        self.frames: list[Array] = []
+        self._left = -1
+
+    def watch(self, succeeded: bool) -> bool:
+        """Take a picture; return False when the film is over."""
+        self.frames.append(self._env.render())
+        if succeeded and self._left < 0:
+            self._left = _FRAMES_AFTER_SUCCESS
+        self._left -= self._left > 0
+        return self._left != 0
+
+
+def _record(policy: Policy, run: RunDir, plan: Plan) -> None:
+    """Film the first episodes of a plan, one after another."""
+    import numpy as np
+
+    from roboloop.sample.stack import FrameStack
+    from roboloop.track.video import write_video
+
+    env = registry.make(run.config.env, evaluation=True)
+    stack = FrameStack(env.spec, 1, run.config.env.frame_stack)
+    rng = np.random.default_rng(plan.seed)
+    frames: list[Array] = []
+    for episode in range(min(_VIDEO_EPISODES, plan.episodes)):
+        film, ended = _Film(env), False
+        stack.reset(0, env.reset(plan.episode_seed(episode)))
+        while not ended:
+            obs, _, terminated, truncated, info = env.step(policy.act(stack.stacked, explore=False, rng=rng)[0])
+            stack.push(0, obs)
+            ended = not film.watch(info.get("success", 0.0) > 0) or terminated or truncated
+        frames += film.frames
+    env.close()
+    print(f"video: {write_video(frames, run.path / 'videos' / 'evaluation.mp4', fps=30)}")

@@ -1,0 +1,170 @@
+"""The run directory is the public interface: the only place that knows what is on disk, and who may write there."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import IO, Any
+
+from roboloop.core.config import override, read_file, to_dict
+from roboloop.core.errors import ConfigError, DataError, RunExists, nearest
+from roboloop.core.files import read_json, replace_atomic, sync_directory, write_durable
+from roboloop.envs.registry import task_name
+from roboloop.run.config import Experiment
+from roboloop.track.read import boot_id
+
+_PACKAGES = ("roboloop", "torch", "numpy", "gymnasium", "mujoco", "metaworld", "dm_control", "safetensors")
+
+
+class RunDir:
+    """One run on disk, held by one process at a time."""
+
+    def __init__(self, path: Path, config: Experiment, lock: IO[str] | None) -> None:
+        self.path = path
+        self.config = config
+        self._lock = lock
+        self._started_unix_s = time.time()
+        self.checkpoints = path / "checkpoints"
+        self.journal = path / "journal"
+        self.metrics = path / "metrics.jsonl"
+        self.timing = path / "timing.jsonl"
+
+    @classmethod
+    def create(cls, config: Experiment, command: Sequence[str]) -> RunDir:
+        """Make ``runs/<experiment>/<task>/<seed>``; one that exists is left alone and named."""
+        path = Path(config.runs_dir) / config.experiment / task_name(config.env.id) / str(config.seed)
+        if (path / "config.yaml").exists():
+            raise RunExists(_exists_message(path))
+        if path.is_dir() and any(p.name != "lock" for p in path.iterdir()):
+            raise DataError(f"{path} exists and is not a run directory: choose another --experiment or --runs-dir")
+        path.mkdir(parents=True, exist_ok=True)
+        run = cls(path, config, _take_lock(path))
+        write_durable(path / "meta.json", json.dumps(_meta(command), indent=1).encode())
+        run.save_config(config)
+        run.write_status("running", {"step": 0, "steps": config.steps})
+        return run
+
+    @classmethod
+    def open(cls, path: Path, write: bool = False) -> RunDir:
+        """Open an existing run, to read it or (with the lock) to go on with it."""
+        if not (path / "config.yaml").is_file():
+            siblings = [str(path.parent / p.name) for p in path.parent.iterdir()] if path.parent.is_dir() else []
+            raise DataError(f"{path} is not a run directory{nearest(str(path), siblings)}")
+        try:
+            config = override(Experiment(), read_file(path / "config.yaml"))
+        except ConfigError as error:
+            raise DataError(f"run directory {path} cannot be read: {error}") from None
+        return cls(path, config, _take_lock(path) if write else None)
+
+    def save_config(self, config: Experiment) -> None:
+        """Write the resolved config."""
+        import yaml
+
+        self.config = config
+        replace_atomic(self.path / "config.yaml", yaml.safe_dump(to_dict(config), sort_keys=False).encode())
+        sync_directory(self.path)
+
+    def write_status(self, state: str, facts: dict[str, Any]) -> None:
+        """Say how the run is doing, for ``roboloop runs`` and for whoever starts it again."""
+        status = {
+            "state": state,
+            "pid": os.getpid(),
+            "host": platform.node(),
+            "boot_id": boot_id(),
+            "started_unix_s": self._started_unix_s,
+            "updated_unix_s": time.time(),
+            **facts,
+        }
+        replace_atomic(self.path / "status.json", json.dumps(status).encode())
+
+    def status(self) -> dict[str, Any]:
+        """Return the last status written."""
+        status: dict[str, Any] = read_json(self.path / "status.json")
+        return status
+
+    def fork(self, config: Experiment, step: int, command: Sequence[str]) -> RunDir:
+        """Make a new run that begins as this one was at a step, with its buffer and metrics as they were then."""
+        from roboloop.data import journal
+        from roboloop.run import checkpoint
+
+        source = checkpoint.at_step(self.checkpoints, step)
+        run = RunDir.create(config, command)
+        journal.copy(self.journal, run.journal, source.journal)
+        for name, offset in source.log_offsets.items():
+            write_durable(run.path / name, (self.path / name).read_bytes()[:offset])
+        run.checkpoints.mkdir()
+        temporary = run.checkpoints / f".tmp-{source.path.name}"
+        shutil.copytree(source.path, temporary)
+        os.rename(temporary, run.checkpoints / source.path.name)
+        sync_directory(run.checkpoints)
+        return run
+
+    def close(self) -> None:
+        """Give up the lock."""
+        if self._lock is not None:
+            self._lock.close()
+
+
+def _take_lock(path: Path) -> IO[str]:
+    """Hold the run's lock; the kernel drops it when the process dies, however it dies."""
+    lock = open(path / "lock", "a+")  # noqa: SIM115 - held open as long as the run
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        owner = lock.read().strip() or "unknown"
+        lock.close()
+        raise RunExists(f"{path} is running in process {owner}: nothing was changed") from None
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
+    return lock
+
+
+def _exists_message(path: Path) -> str:
+    state = read_json(path / "status.json").get("state", "unknown") if (path / "status.json").exists() else "unknown"
+    if state == "done":
+        return f"{path} is finished: use another --seed or --experiment, or --resume {path} --steps MORE to go on"
+    try:
+        _take_lock(path).close()
+    except RunExists as running:
+        return str(running)
+    return f"{path} exists and was interrupted: --resume {path} goes on from its last checkpoint"
+
+
+def _meta(command: Sequence[str]) -> dict[str, Any]:
+    versions = {}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "created_unix_s": time.time(),
+        "command": ["roboloop", *command],
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "host": platform.node(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "versions": versions,
+        "git": _git("rev-parse", "HEAD"),
+        "git_dirty": bool(_git("status", "--porcelain")),
+    }
+
+
+def _git(*args: str) -> str:
+    try:
+        here = Path(__file__).parent
+        done = subprocess.run(["git", *args], cwd=here, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip()

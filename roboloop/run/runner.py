@@ -1,0 +1,246 @@
+"""The loop of the whole system, and what happens around it: logs, evaluation, checkpoints, resume."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Callable
+from types import FrameType
+
+from roboloop.algos.policy import UniformPolicy
+from roboloop.core.errors import DataError
+from roboloop.core.files import disk_errors
+from roboloop.core.schedules import Every, UpdateRatio
+from roboloop.core.types import Policy, Rollout, State
+from roboloop.data import journal as journal_files
+from roboloop.data.journal import START, Journal
+from roboloop.run import checkpoint
+from roboloop.run.build import Parts
+from roboloop.run.checkpoint import Checkpoint
+from roboloop.run.clock import Clock, Stopwatch
+from roboloop.run.evaluate import VALIDATION, Plan, Summary
+from roboloop.run.rundir import RunDir
+from roboloop.track.metrics import JsonlLog, Meter
+from roboloop.track.read import read_jsonl
+from roboloop.track.sinks import Sink
+from roboloop.track.terminal import Progress
+
+
+class Runner:
+    """Owns one run from its first step, or from a checkpoint, to its end."""
+
+    def __init__(self, run: RunDir, parts: Parts, mirrors: list[Sink], progress: Progress) -> None:
+        cfg = run.config
+        self.cfg, self.run = cfg, run
+        self.sampler, self.store, self.algo, self.evaluator = parts
+        self.mirrors, self.progress = mirrors, progress
+        self.metrics, self.timing = JsonlLog(run.metrics), JsonlLog(run.timing)
+        self.clock, self.watch, self.meter = Clock(cfg.env.action_repeat), Stopwatch(), Meter()
+        self.warmup = UniformPolicy(self.sampler.spec)
+        update = cfg.update
+        self.updates_due = UpdateRatio(update.per_step, cfg.warmup_steps, update.every_steps, update.at == "episode")
+        self.log_due = Every(cfg.log_every_steps, first=cfg.log_every_steps)
+        self.eval_due = Every(cfg.eval.every_steps, first=cfg.eval.every_steps)
+        self.save_due = Every(cfg.checkpoint.every_steps, first=cfg.checkpoint.every_steps)
+        self.milestone_due = Every(cfg.checkpoint.milestone_steps, first=cfg.checkpoint.milestone_steps)
+        self.best: dict[str, float] = {"score": -math.inf, "step": -1}
+        self.last: dict[str, float] = {}
+        self.milestones: list[int] = []
+        self.finished = False
+        self._stop_signal = 0
+        self._saved_step, self._saved_at = -1, time.monotonic()
+
+    def train(self) -> str:
+        """Train to the end, or until a signal asks for a clean stop; return 'done' or 'stopped'."""
+        self._attach_journal()
+        handlers = {s: signal.signal(s, self._on_signal) for s in (signal.SIGINT, signal.SIGTERM)}
+        state = "failed"
+        try:
+            with disk_errors(str(self.run.path)):
+                while self.clock.step < self.cfg.steps and not self.finished and not self._stop_signal:
+                    rollout = self.sampler.collect(self._policy())
+                    self.store.add(rollout)
+                    self.clock.advance(rollout)
+                    self.watch.lap("collect_s")
+                    for _ in range(self.updates_due(self.clock.step, bool(rollout.episodes))):
+                        self.meter.add(self.algo.update(self.store.sample()))
+                        self.clock.updates += 1
+                    self.watch.lap("update_s")
+                    self._after_iteration(rollout)
+                self._save()
+            state = "stopped" if self._stop_signal else "done"
+        finally:
+            self._write_status(state)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        return state
+
+    def _policy(self) -> Policy:
+        return self.warmup if self.clock.step < self.cfg.warmup_steps else self.algo.policy
+
+    def _after_iteration(self, rollout: Rollout) -> None:
+        """Log, evaluate and checkpoint, in this order, so that a checkpoint holds what was logged."""
+        step = self.clock.step
+        for end in rollout.episodes:
+            self.meter.add({"train/return": end.episode_return, "train/length": end.length})
+            if not math.isnan(end.success):
+                self.meter.add({"train/success": end.success})
+        at_end = step >= self.cfg.steps
+        if self.log_due(step) or at_end:
+            self._log()
+        self.watch.lap("log_s")
+        if self.eval_due(step) or at_end:
+            self._evaluate()
+            self.watch.lap("eval_s")
+        if self._checkpoint_due(bool(rollout.episodes)):
+            self._save()
+
+    def _log(self) -> None:
+        row = {**self.clock.counters(), **self.meter.flush()}
+        self._write(row)
+        self.last.update({k.removeprefix("train/"): v for k, v in row.items() if k.startswith("train/")})
+        speeds = self.watch.speeds(self.clock)
+        self.timing.write({"step": self.clock.step, "wall_s": self.watch.wall_s, **speeds, **self.watch.seconds})
+        self.last.update(speeds)
+        self._write_status("running")
+        self.progress.update(
+            self.clock.step,
+            self.last.get("success"),
+            self.last.get("return"),
+            speeds["updates_per_s"],
+            speeds["steps_per_s"],
+            self._eta_s(),
+        )
+
+    def _write(self, row: dict[str, float]) -> None:
+        self.metrics.write(row)
+        for mirror in self.mirrors:
+            mirror.write(self.clock.step, row)
+
+    def _evaluate(self) -> None:
+        plan = Plan(self.cfg.eval.episodes, self.cfg.eval.seed, VALIDATION)
+        summary = self.evaluator.run(self.algo.policy, plan)
+        self._write({"step": self.clock.step, **summary.metrics()})
+        self.last.update({"eval_success": summary.success, "eval_return": summary.episode_return})
+        if _score(summary) > self.best["score"]:
+            self.best = {"score": _score(summary), "step": self.clock.step}
+        stop = self.cfg.eval.stop_success
+        self.finished = stop is not None and summary.success >= stop
+        self.progress.note(f"step {self.clock.step}: evaluation {describe(summary)}")
+
+    def _checkpoint_due(self, episode_ended: bool) -> bool:
+        cfg, step = self.cfg.checkpoint, self.clock.step
+        if self.milestone_due(step):
+            self.milestones.append(step)
+            return True
+        by_steps = self.save_due(step)
+        by_time = cfg.every_s > 0 and time.monotonic() - self._saved_at >= cfg.every_s
+        return by_steps or by_time or (cfg.every_episode and episode_ended) or self.best["step"] == step
+
+    def _save(self) -> None:
+        """Commit everything at one frontier."""
+        if self._saved_step == self.clock.step:
+            return
+        frontier = self.store.commit()
+        self.metrics.sync()
+        offsets = {log.path.name: log.offset() for log in (self.metrics, self.timing)}
+        self.watch.lap("log_s")
+        point = Checkpoint(self.run.path, self.clock.step, self.state(), frontier, offsets, self.watch.seconds)
+        checkpoint.save(self.run.checkpoints, point)
+        checkpoint.prune(self.run.checkpoints, self.cfg.checkpoint.keep_last, {*self.milestones, int(self.best["step"])})
+        self._saved_step, self._saved_at = self.clock.step, time.monotonic()
+        self.watch.lap("checkpoint_s")
+
+    def state(self) -> State:
+        """Return everything the next iteration depends on."""
+        return {
+            "clock": self.clock.state(),
+            "updates_due": self.updates_due.state(),
+            "log_due": self.log_due.state(),
+            "eval_due": self.eval_due.state(),
+            "save_due": self.save_due.state(),
+            "milestone_due": self.milestone_due.state(),
+            "milestones": self.milestones,
+            "best": self.best,
+            "last": {k: v for k, v in self.last.items() if not k.endswith("_per_s")},
+            "finished": self.finished,
+            "meter": self.meter.state(),
+            "sampler": self.sampler.state(),
+            "store": self.store.state(),
+            "algo": self.algo.state(),
+        }
+
+    def resume(self, tell: Callable[[str], None]) -> int:
+        """Load the newest checkpoint that verifies, journal included; return its step (0 = from the beginning)."""
+        for point in checkpoint.newest_first(self.run.checkpoints, tell):
+            try:
+                records = journal_files.read(self.run.journal, point.journal)
+                self.store.load(point.state["store"], records)
+            except DataError as error:
+                tell(f"{error}; trying the checkpoint before")
+                continue
+            self._load(point)
+            return point.step
+        if checkpoint.steps(self.run.checkpoints):
+            raise DataError(f"no checkpoint in {self.run.checkpoints} verifies: the run cannot be resumed")
+        self.metrics.truncate(0)
+        self.timing.truncate(0)
+        return 0
+
+    def _load(self, point: Checkpoint) -> None:
+        state = point.state
+        for name in ("clock", "updates_due", "log_due", "eval_due", "save_due", "milestone_due", "meter", "sampler", "algo"):
+            getattr(self, name).load(state[name])
+        self.milestones, self.best, self.last = state["milestones"], state["best"], state["last"]
+        self.finished = state["finished"]
+        checkpoint.set_aside_after(self.run.checkpoints, point.step)
+        self._attach_journal(point)
+        self.metrics.truncate(point.log_offsets[self.metrics.path.name])
+        self.timing.truncate(point.log_offsets[self.timing.path.name])
+        for mirror in self.mirrors:
+            mirror.rebuild(read_jsonl(self.run.metrics))
+        self.watch.resume(point.seconds, self.clock)
+        self._saved_step = point.step
+
+    def _attach_journal(self, point: Checkpoint | None = None) -> None:
+        if point is not None or not self.store.has_journal:
+            segment_bytes = self.cfg.replay.segment_mb << 20
+            self.store.attach(Journal(self.run.journal, segment_bytes, point.journal if point else START))
+
+    def _write_status(self, state: str) -> None:
+        facts = {"step": self.clock.step, "steps": self.cfg.steps, "eta_s": self._eta_s(), "wall_s": self.watch.wall_s}
+        shown = {"last_success": self.last.get("eval_success"), "last_return": self.last.get("eval_return")}
+        for key, train_key in (("last_success", "success"), ("last_return", "return")):
+            value = shown[key] if shown[key] is not None else self.last.get(train_key)
+            shown[key] = None if value is None or math.isnan(value) else value
+        speeds = {k: self.last.get(k) for k in ("steps_per_s", "updates_per_s")}
+        self.run.write_status(state, {**facts, **shown, **speeds})
+
+    def _eta_s(self) -> float | None:
+        rate = self.clock.step / self.watch.wall_s if self.watch.wall_s > 0 else 0.0
+        return (self.cfg.steps - self.clock.step) / rate if rate else None
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._stop_signal = number  # the loop ends after this iteration, with a checkpoint
+
+    def close(self) -> None:
+        """Release logs, simulators and processes."""
+        for part in (self.metrics, self.timing, *self.mirrors, self.progress, self.sampler, self.evaluator, self.algo):
+            part.close()
+
+
+def _score(summary: Summary) -> float:
+    """Rank checkpoints by success, then by return; by return alone where there is no success."""
+    if math.isnan(summary.success):
+        return summary.episode_return
+    return summary.success + 1e-9 * summary.episode_return
+
+
+def describe(summary: Summary) -> str:
+    """Return a summary in words."""
+    text = f"return {summary.episode_return:.1f} [{summary.return_low:.1f}, {summary.return_high:.1f}]"
+    if math.isnan(summary.success):
+        return f"{text} over {summary.episodes} episodes"
+    success = f"success {summary.success:.0%} [{summary.success_low:.0%}, {summary.success_high:.0%}]"
+    return f"{success}, {text} over {summary.episodes} episodes"

@@ -1,0 +1,1 @@
+"""Samplers: envs and a policy in, rollouts out; nothing of learning."""

@@ -1,0 +1,134 @@
+"""The metric log (one dict per line, the truth) and the meter that averages between its lines."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from roboloop.core.errors import DataError, DiskFull
+from roboloop.core.types import State
+
+
+def finite(value: Any) -> Any:
+    """Return a JSON value: numpy and 0-d tensors as numbers, NaN and infinities as null."""
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    if hasattr(value, "tolist"):  # numpy scalars and arrays, tensors
+        return finite(value.tolist())
+    # JSON has no NaN: other readers (jq, browsers) would refuse the whole line
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class JsonlLog:
+    """Append-only file of one JSON dict per line; a line is whole or it is not there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # unbuffered: a line is on its way to the disk when write returns, and the offset is always true
+        self._file = path.open("ab", buffering=0)
+        self._offset = _end_of_last_line(path)
+        self._file.truncate(self._offset)
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Append one line; when the disk is full the file keeps its last whole line."""
+        line = json.dumps(finite(row), allow_nan=False).encode() + b"\n"
+        rest = memoryview(line)
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) or 0 :]
+        except OSError as error:
+            self._file.truncate(self._offset)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFull(f"{self.path}: no room on the disk for the next line") from error
+            raise
+        self._offset += len(line)
+
+    def offset(self) -> int:
+        """Return the byte offset after the last line."""
+        return self._offset
+
+    def sync(self) -> None:
+        """Make what was written survive a power cut."""
+        os.fsync(self._file.fileno())
+        _fsync_dir(self.path.parent)
+
+    def truncate(self, offset: int) -> None:
+        """Go back to an offset of a checkpoint."""
+        if self._offset < offset:
+            raise DataError(f"{self.path}: has {self._offset} bytes, the checkpoint was made at {offset}")
+        with self.path.open("rb") as file:
+            file.seek(max(offset - 1, 0))
+            if offset and file.read(1) != b"\n":
+                raise DataError(f"{self.path}: offset {offset} is inside a line; not the log of this checkpoint")
+        self._file.truncate(offset)
+        self._offset = offset
+
+    def close(self) -> None:
+        """Close the file; closing twice is harmless."""
+        self._file.close()
+
+
+def _end_of_last_line(path: Path, block: int = 1 << 16) -> int:
+    """Return the offset after the last newline: a torn tail would glue itself to the next line."""
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        while end:
+            start = max(end - block, 0)
+            file.seek(start)
+            at = file.read(end - start).rfind(b"\n")
+            if at >= 0:
+                return start + at + 1
+            end = start
+    return 0
+
+
+def _fsync_dir(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class Meter:
+    """Means of named values since the last flush, without a device sync per value."""
+
+    def __init__(self) -> None:
+        # name -> [count, sum of numbers, sum of tensors]. Two sums, because a tensor sum rounds to its own dtype: in a
+        # common sum the result would depend on whether a checkpoint had turned it into a number in between.
+        self._sums: dict[str, list[Any]] = {}
+
+    def add(self, values: Mapping[str, Any]) -> None:
+        """Add one value per name: numbers, numpy scalars or 0-d tensors."""
+        for name, value in values.items():
+            entry = self._sums.setdefault(name, [0, 0.0, 0])
+            entry[0] += 1
+            if hasattr(value, "detach"):
+                # detached, or the sum keeps every graph alive; never in place: the caller's tensor may be a reused one
+                entry[2] = entry[2] + value.detach()
+            else:
+                entry[1] += float(value)
+
+    def flush(self) -> dict[str, float]:
+        """Return the means since the last flush, in the order of first appearance, and start anew."""
+        sums, self._sums = self._sums, {}
+        return {name: (number + float(tensor)) / count for name, (count, number, tensor) in sums.items()}
+
+    def state(self) -> State:
+        """Return sums and counts as JSON values; a list, because the order of names is part of the state."""
+        return {"sums": [[name, *finite(entry)] for name, entry in self._sums.items()]}
+
+    def load(self, state: State) -> None:
+        """Restore sums and counts; a sum that was not finite stays so."""
+        self._sums = {
+            name: [count, *(math.nan if total is None else total for total in totals)]
+            for name, count, *totals in state["sums"]
+        }

@@ -1,0 +1,232 @@
+"""Readers of run directories: what `runs`, `plot`, `report` and the dashboard know of a run."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roboloop.core.errors import DataError
+
+STATES = ("running", "done", "failed", "stopped")
+_MARKERS = ("status.json", "config.yaml", "meta.json", "metrics.jsonl")
+_DEPTH = 3  # runs/<experiment>/<task>/<seed>
+_STALE_S = 600.0  # a process of another host cannot be asked; this long without a sign and it counts as lost
+_CLOCK_SLACK_S = 60.0
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """One run directory, as its status says; the names come from its path."""
+
+    path: Path
+    experiment: str
+    task: str
+    seed: int | None
+    """None where the folder is not named by a number."""
+    state: str
+    """running, done, failed, stopped; lost: says running, but its process is gone; damaged: see ``error``."""
+    step: int = 0
+    steps: int = 0
+    last_success: float | None = None
+    last_return: float | None = None
+    steps_per_s: float | None = None
+    eta_s: float | None = None
+    updated: float = math.nan
+    """Unix seconds of the last sign of life."""
+    error: str = ""
+
+
+class Series(NamedTuple):
+    """The values of one metric and the steps at which it was logged."""
+
+    step: NDArray[np.float64]
+    value: NDArray[np.float64]
+
+
+def find_runs(root: Path) -> list[RunInfo]:
+    """Return every run under a root, an experiment, a task, or the run itself, sorted by name and seed."""
+    infos = []
+    for path in _run_dirs(root, _DEPTH):
+        try:
+            infos.append(read_run(path))
+        except DataError as error:
+            infos.append(RunInfo(path, *_names(path), state="damaged", error=str(error)))
+    return sorted(infos, key=lambda i: (i.experiment, i.task, -1 if i.seed is None else i.seed, str(i.path)))
+
+
+def read_run(path: Path) -> RunInfo:
+    """Return what one run directory says of itself; a foreign or damaged one is a DataError."""
+    status = _read_status(path)
+    state = str(status["state"])
+    if state == "running" and _process_lost(status):
+        state = "lost"
+    return RunInfo(
+        path,
+        *_names(path),
+        state=state,
+        step=int(status["step"]),
+        steps=int(status["steps"]),
+        last_success=_optional(status.get("last_success")),
+        last_return=_optional(status.get("last_return")),
+        steps_per_s=_optional(status.get("steps_per_s")),
+        eta_s=_optional(status.get("eta_s")),
+        updated=float(_optional(status.get("updated_unix_s")) or math.nan),
+    )
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a log, without a torn last line; a missing file has none."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+    rows = []
+    # the last piece is what follows the last newline: nothing, or a line that was never finished
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            if number == len(lines) - 1:  # a power cut can also leave a finished line of zeros
+                break
+            raise DataError(f"{path}: line {number} is not JSON") from error
+        if not isinstance(row, dict):
+            raise DataError(f"{path}: line {number} is not a dict")
+        rows.append(row)
+    return rows
+
+
+def read_metrics(run: Path, keys: Sequence[str]) -> dict[str, Series]:
+    """Return the chosen metrics of a run; a metric that was never logged is empty."""
+    _require_run(run)
+    return _columns(run / "metrics.jsonl", keys)
+
+
+def read_timing(run: Path, keys: Sequence[str] = ("wall_s",)) -> dict[str, Series]:
+    """Return the chosen clock readings of a run; ``wall_s`` counts training seconds over all resumes."""
+    _require_run(run)
+    return _columns(run / "timing.jsonl", keys)
+
+
+def read_eval(run: Path) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of each evaluation of a run, by the evaluation's name."""
+    _require_run(run)
+    return {path.stem: read_jsonl(path) for path in sorted((run / "eval").glob("*.jsonl"))}
+
+
+def boot_id() -> str:
+    """Return what distinguishes this boot of this machine from any other; empty where the system does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def process_alive(pid: int) -> bool:
+    """Say whether a process of this machine still runs; a zombie does not."""
+    if pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    fields = _proc_stat(pid)
+    return not fields or fields[0] != "Z"
+
+
+def _proc_stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on; the name before it may hold spaces and brackets."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _started_unix_s(pid: int) -> float:
+    """Return when a process was started, or minus infinity where the system does not say."""
+    fields = _proc_stat(pid)
+    if not fields:
+        return -math.inf
+    uptime_s = float(Path("/proc/uptime").read_text().split()[0])
+    return time.time() - uptime_s + int(fields[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def _process_lost(status: dict[str, Any]) -> bool:
+    updated = _optional(status.get("updated_unix_s")) or 0.0
+    if status.get("host") != socket.gethostname():
+        return time.time() - updated > _STALE_S
+    if status.get("boot_id") != boot_id():
+        return True
+    pid = int(_optional(status.get("pid")) or 0)
+    # a process younger than the run's last sign of life has only inherited its number
+    return not process_alive(pid) or _started_unix_s(pid) > updated + _CLOCK_SLACK_S
+
+
+def _read_status(path: Path) -> dict[str, Any]:
+    try:
+        status = json.loads((path / "status.json").read_bytes())
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: not a run directory (no status.json)") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: status.json cannot be read") from error
+    if not isinstance(status, dict) or status.get("state") not in STATES:
+        raise DataError(f"{path}: status.json is not a run's status")
+    if not all(isinstance(status.get(key), int) for key in ("step", "steps")):
+        raise DataError(f"{path}: status.json does not say the step")
+    return status
+
+
+def _require_run(path: Path) -> None:
+    if not any((path / marker).is_file() for marker in _MARKERS):
+        raise DataError(f"{path}: not a run directory")
+
+
+def _run_dirs(path: Path, depth: int) -> Iterator[Path]:
+    if any((path / marker).is_file() for marker in _MARKERS):
+        yield path
+    elif depth:
+        for child in _children(path):
+            yield from _run_dirs(child, depth - 1)
+
+
+def _children(path: Path) -> Iterable[Path]:
+    try:
+        return [child for child in path.iterdir() if child.is_dir() and not child.name.startswith(".")]
+    except OSError:  # no such root yet, or not ours to read
+        return []
+
+
+def _names(path: Path) -> tuple[str, str, int | None]:
+    *_, experiment, task, seed = ("", "", *path.resolve().parts)
+    return experiment, task, int(seed) if seed.isdecimal() else None
+
+
+def _optional(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _columns(path: Path, keys: Sequence[str]) -> dict[str, Series]:
+    points: dict[str, list[tuple[float, float]]] = {key: [] for key in keys}
+    for number, row in enumerate(read_jsonl(path), start=1):
+        step = _optional(row.get("step"))
+        if step is None:
+            raise DataError(f"{path}: line {number} has no step")
+        for key in keys:
+            value = _optional(row.get(key))
+            if value is not None:
+                points[key].append((step, value))
+    table = {key: np.array(pairs, dtype=np.float64).reshape(-1, 2) for key, pairs in points.items()}
+    return {key: Series(pairs[:, 0], pairs[:, 1]) for key, pairs in table.items()}

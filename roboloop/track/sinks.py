@@ -1,0 +1,129 @@
+"""Mirrors of the metric log for other people's viewers: TensorBoard and Weights & Biases."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+from roboloop.core.errors import MissingExtra
+from roboloop.track.metrics import finite
+
+_SUFFIX = ".roboloop"  # names the event files that are ours to delete
+
+
+class Sink(Protocol):
+    """Where metrics go besides the log."""
+
+    def write(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Mirror one row; what is no finite number is left out."""
+        ...
+
+    def close(self) -> None:
+        """Flush and let go."""
+        ...
+
+
+def scalars(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return the finite numbers of a row, without its step."""
+    return {
+        name: float(value)
+        for name, value in finite(metrics).items()
+        if name != "step" and isinstance(value, int | float)
+    }
+
+
+class TensorBoardSink:
+    """Event files for TensorBoard, written with its own protos (torch's writer would pull in torch)."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._writer: Any = None  # opened by the first row, so that a run without rows leaves no file
+
+    def write(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Mirror one row."""
+        self._add(step, metrics, time.time())
+
+    def rebuild(self, rows: Iterable[Mapping[str, Any]], unix_s: Mapping[int, float] | None = None) -> None:
+        """Replace our event files by the rows of the log; ``unix_s`` gives steps their time, for relative time axes."""
+        self.close()
+        for old in self.directory.glob(f"events.out.tfevents.*{_SUFFIX}"):
+            old.unlink()
+        event_pb2 = import_module("tensorboard.compat.proto.event_pb2")
+        # a TensorBoard that has read the deleted files drops their points when it meets a session start
+        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+        self._open().add_event(event_pb2.Event(wall_time=time.time(), step=0, session_log=start))
+        for row in rows:
+            step = int(row["step"])
+            self._add(step, row, (unix_s or {}).get(step, time.time()))
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Flush and close; a later write opens a new file."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def _open(self) -> Any:
+        if self._writer is None:
+            module = import_module("tensorboard.summary.writer.event_file_writer")
+            self._writer = module.EventFileWriter(
+                str(self.directory), max_queue_size=1000, flush_secs=10, filename_suffix=_SUFFIX
+            )
+        return self._writer
+
+    def _add(self, step: int, metrics: Mapping[str, Any], unix_s: float) -> None:
+        summary_pb2 = import_module("tensorboard.compat.proto.summary_pb2")
+        event_pb2 = import_module("tensorboard.compat.proto.event_pb2")
+        values = [summary_pb2.Summary.Value(tag=name, simple_value=value) for name, value in scalars(metrics).items()]
+        if values:
+            event = event_pb2.Event(wall_time=unix_s, step=step, summary=summary_pb2.Summary(value=values))
+            self._open().add_event(event)
+
+
+class WandbSink:
+    """A Weights & Biases run inside the run directory; offline until told otherwise (``wandb sync`` uploads it)."""
+
+    def __init__(self, run_dir: Path, config: Mapping[str, Any], offline: bool = True) -> None:
+        if offline:  # crash reports would go over the network even in offline mode
+            os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+        try:
+            import wandb
+        except ImportError as error:
+            raise MissingExtra("Weights & Biases is not installed: pip install roboloop[wandb]") from error
+        experiment, task, seed = run_dir.resolve().parts[-3:]
+        self._run = wandb.init(
+            project="roboloop",
+            dir=run_dir,
+            id=_wandb_id(run_dir),
+            name=f"{experiment}/{task}/{seed}",
+            group=f"{experiment}/{task}",
+            config=dict(config),
+            mode="offline" if offline else "online",
+            resume=None if offline else "allow",
+            reinit="create_new",
+            # our progress line owns the terminal; versions and git are in meta.json
+            settings=wandb.Settings(silent=True, console="off", disable_git=True, disable_code=True),
+        )
+
+    def write(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Mirror one row; W&B itself drops steps that it has seen, so a resumed run does not overlap."""
+        self._run.log(scalars(metrics), step=step)
+
+    def close(self) -> None:
+        """Finish the W&B run."""
+        self._run.finish()
+
+
+def _wandb_id(run_dir: Path) -> str:
+    """Return the id of this run directory's W&B run, the same after a resume."""
+    path = run_dir / "wandb" / "id.txt"
+    if path.exists():
+        return path.read_text().strip()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(uuid.uuid4().hex)
+    return path.read_text()
