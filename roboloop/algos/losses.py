@@ -1,4 +1,7 @@
-"""The losses of soft actor-critic as pure functions returning (loss, metrics); equations of arXiv:1812.05905."""
+"""The losses of soft actor-critic as pure functions, each beside its gradient; equations of arXiv:1812.05905.
+
+Losses are sums over a shard divided by the size of the whole batch, so that shards add up to the batch's mean.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,28 @@ def td_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_log_prob: T
 
 
 def critic_loss(q: Tensor, target: Tensor, batch_size: int) -> tuple[Tensor, TensorMetrics]:
-    """Eq. 5: half the squared Bellman error of ``q [E, N]``, summed over critics, averaged over the whole batch."""
-    loss = (q - target).square().sum() * (0.5 / batch_size)
-    return loss, {"critic_loss": loss.detach(), "q_mean": q.detach().sum() / (q.shape[0] * batch_size)}
+    """Eq. 5: half the squared Bellman error of ``q [E, N]``, summed over critics."""
+    loss = (q - target).square_().sum() * (0.5 / batch_size)
+    return loss, {"critic_loss": loss, "q_mean": q.sum() / (q.shape[0] * batch_size)}
+
+
+def critic_loss_gradient(q: Tensor, target: Tensor, batch_size: int) -> Tensor:
+    """Eq. 6: the gradient of ``critic_loss`` by ``q``."""
+    return (q - target).mul_(1.0 / batch_size)
 
 
 def actor_loss(q: Tensor, log_prob: Tensor, alpha: float, batch_size: int) -> tuple[Tensor, TensorMetrics]:
-    """Eq. 9: alpha log pi - min_e Q_e for ``q [E, N]``, averaged over the whole batch."""
-    loss = (alpha * log_prob - q.amin(0)).sum() / batch_size
-    return loss, {"actor_loss": loss.detach(), "entropy": -log_prob.detach().sum() / batch_size}
+    """Eq. 9: alpha log pi - min_e Q_e for ``q [E, N]``."""
+    entropy = log_prob.sum() * (-1.0 / batch_size)
+    loss = q.amin(0).sum() * (-1.0 / batch_size) - alpha * entropy
+    return loss, {"actor_loss": loss, "entropy": entropy}
+
+
+def actor_loss_gradient(q: Tensor, alpha: float, batch_size: int) -> tuple[Tensor, float]:
+    """Eq. 10: the gradients of ``actor_loss`` by ``q`` (only the least critic of a row counts) and by each log pi."""
+    least = q.argmin(0, keepdim=True)
+    d_q = torch.zeros_like(q).scatter_(0, least, -1.0 / batch_size)
+    return d_q, alpha / batch_size
 
 
 def temperature_gradient(entropy: float, target_entropy: float) -> float:

@@ -90,5 +90,5 @@ def policy_from_weights(weights: Mapping[str, Any], spec: EnvSpec) -> ActorPolic
     return policy
 
 
-def _tensor(value: Any) -> Tensor:  # noqa: ANN401 - a leaf of State: tensor or array
+def _tensor(value: Any) -> Tensor:
     return value if isinstance(value, Tensor) else torch.from_numpy(np.asarray(value))

@@ -104,6 +104,10 @@ class SAC:
         set_rng_state(self._noise_rng, state["noise_rng"])
         self.num_updates = int(state["num_updates"])
 
+    def wait_until_ready(self) -> None:
+        """Wait for the helper processes; for benchmarks, since training starts without them."""
+        self._pool.wait_until_ready()
+
     def close(self) -> None:
         """Stop the helper processes and release their memory."""
         self._pool.close()

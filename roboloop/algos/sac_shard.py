@@ -9,7 +9,14 @@ from torch import Tensor
 
 from roboloop.algos.adam import FlatAdam
 from roboloop.algos.config import SACConfig
-from roboloop.algos.losses import TensorMetrics, actor_loss, critic_loss, td_target
+from roboloop.algos.losses import (
+    TensorMetrics,
+    actor_loss,
+    actor_loss_gradient,
+    critic_loss,
+    critic_loss_gradient,
+    td_target,
+)
 from roboloop.nets.flat import ALIGN, Layout, Views, aligned
 from roboloop.nets.heads import sample, sample_gradient
 from roboloop.nets.mlp import MLP, Ensemble, MLPSpec
@@ -70,13 +77,14 @@ class SACShard:
 
     def __init__(self, shape: SACShape, memory: Tensor, index: int) -> None:
         self._shape, self._cfg, self._rows = shape, shape.cfg, shape.rows
-        self._mem = mem = shape.memory().views(memory)
+        mem = shape.memory().views(memory)
         self._build_nets(mem, index)
         self._build_steps(mem, index)
         device, width = memory.device, shape.obs_dim + shape.action_dim
-        self._obs_pair, self._noise_pair = mem["obs_pair"][index], mem["noise_pair"][index].flatten(0, 1)
+        self._obs_pair = mem["obs_pair"][index].unbind(0)
+        self._both_obs, self._both_noise = mem["obs_pair"][index].flatten(0, 1), mem["noise_pair"][index].flatten(0, 1)
         self._action, self._reward = mem["action"][index], mem["reward"][index]
-        self._discount, self._metrics = mem["discount"][index], mem["metrics"][index]
+        self._discount, self._alpha, self._metrics = mem["discount"][index], mem["alpha"], mem["metrics"][index]
         # critic inputs [obs | action]: of the batch, of the successor with a fresh action, of the state with one
         self._x, self._x_next, self._x_fresh = (torch.empty(self._rows, width, device=device) for _ in range(3))
 
@@ -91,10 +99,10 @@ class SACShard:
         self._targets = Ensemble(shape.critic_spec, size, shape.critics.views(mem["targets"]), None, rows)
 
     def _build_steps(self, mem: Views, index: int) -> None:
-        cfg, step = self._cfg, mem["step"][0]
+        cfg = self._cfg
         critics, actor = (stretch(mem[net].numel(), cfg.shards, index) for net in ("critics", "actor"))
-        self._critic_adam = FlatAdam(*(mem[n][critics] for n in ("critics", "critics_m", "critics_v")), step, cfg.critic_lr)
-        self._actor_adam = FlatAdam(*(mem[n][actor] for n in ("actor", "actor_m", "actor_v")), step, cfg.actor_lr)
+        self._critic_adam = flat_adam(mem, "critics", critics, cfg.critic_lr)
+        self._actor_adam = flat_adam(mem, "actor", actor, cfg.actor_lr)
         self._critic_grads = list(mem["critics_grad"][:, critics])
         self._actor_grads = list(mem["actor_grad"][:, actor])
         self._critic_part, self._target_part = mem["critics"][critics], mem["targets"][critics]
@@ -105,21 +113,18 @@ class SACShard:
 
     def critic_gradients(self) -> None:
         """Draw fresh actions in both states, then the gradient of the Bellman error."""
-        obs_dim, rows = self._shape.obs_dim, self._rows
+        rows, alpha = self._rows, float(self._alpha)
         obs, next_obs = self._obs_pair
-        alpha = float(self._mem["alpha"])
         # one pass for both states: the actor does not change before its own step
-        self._drawn = drawn = sample(self._actor.forward(self._obs_pair.flatten(0, 1)), self._noise_pair)
+        self._drawn = drawn = sample(self._actor.forward(self._both_obs), self._both_noise)
         torch.cat((next_obs, drawn.action[rows:]), 1, out=self._x_next)
         torch.cat((obs, self._action), 1, out=self._x)
         torch.cat((obs, drawn.action[:rows]), 1, out=self._x_fresh)
         next_q = self._targets.forward(self._x_next)
         target = td_target(self._reward, self._discount, next_q, drawn.log_prob[rows:], alpha)
-        q = self._critics.forward(self._x).requires_grad_()
-        loss, metrics = critic_loss(q, target, self._cfg.batch_size)
-        (d_q,) = torch.autograd.grad(loss, q)
-        self._critics.backward(d_q)
-        self._report(metrics)
+        q = self._critics.forward(self._x)
+        self._critics.backward(critic_loss_gradient(q, target, self._cfg.batch_size))
+        self._report(critic_loss(q, target, self._cfg.batch_size)[1])
 
     def critic_step(self) -> None:
         """Sum the shards' gradients in order and move this stretch of critics and targets."""
@@ -128,14 +133,13 @@ class SACShard:
 
     def actor_gradients(self) -> None:
         """Follow the moved critics' gradient into the actions drawn before, and on into the actor."""
-        drawn = type(self._drawn)(*(leaf[: self._rows] for leaf in self._drawn))
-        q = self._frozen_critics.forward(self._x_fresh).requires_grad_()
-        log_prob = drawn.log_prob.requires_grad_()
-        loss, metrics = actor_loss(q, log_prob, float(self._mem["alpha"]), self._cfg.batch_size)
-        d_q, d_log_prob = torch.autograd.grad(loss, (q, log_prob))
+        alpha, batch_size = float(self._alpha), self._cfg.batch_size
+        drawn = self._drawn.first(self._rows)
+        q = self._frozen_critics.forward(self._x_fresh)
+        d_q, d_log_prob = actor_loss_gradient(q, alpha, batch_size)
         d_action = self._frozen_critics.backward_inputs_from(d_q, self._shape.obs_dim)
         self._actor.backward(sample_gradient(drawn, d_action, d_log_prob))
-        self._report(metrics)
+        self._report(actor_loss(q, drawn.log_prob, alpha, batch_size)[1])
 
     def actor_step(self) -> None:
         """Sum the shards' gradients in order and move this stretch of the actor."""
@@ -144,6 +148,11 @@ class SACShard:
     def _report(self, metrics: TensorMetrics) -> None:
         for name, value in metrics.items():
             self._metrics[METRICS.index(name)] = value
+
+
+def flat_adam(mem: Views, net: str, part: slice, lr: float) -> FlatAdam:
+    """Return the optimiser of one stretch of a network."""
+    return FlatAdam(mem[net][part], mem[f"{net}_m"][part], mem[f"{net}_v"][part], mem["step"][0], lr)
 
 
 def stretch(size: int, parts: int, index: int) -> slice:

@@ -82,7 +82,7 @@ def sleep_until_woken() -> None:
         raise EOFError
 
 
-def read_job() -> Any:  # noqa: ANN401 - what the parent pickled
+def read_job() -> Any:
     """Return what to compute, as sent by the parent that started us."""
     size = int.from_bytes(read_exactly(8), "little")
     return pickle.loads(read_exactly(size))

@@ -78,6 +78,16 @@ class ShardPool:
         finally:
             torch.set_flush_denormal(False)  # simulators in this process must not see it
 
+    def wait_until_ready(self) -> None:
+        """Start the helpers and wait for them; for benchmarks and tests, training need not wait."""
+        if not self._started:
+            self._start()
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while self._helpers and not self._all_ready():
+            if time.monotonic() > deadline_s:
+                raise HelperDied(f"update helpers did not start within {TIMEOUT_S:.0f} s")
+            time.sleep(0.01)
+
     @property
     def helper_pids(self) -> list[int]:
         """Process ids of the helpers that work now."""

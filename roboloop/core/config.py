@@ -108,7 +108,7 @@ def parse_flags(config: T, flags: Sequence[str], prog: str) -> T:
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
-            return typing.cast(T, tyro.cli(type(config), args=list(flags), default=config, prog=prog))
+            return tyro.cli(type(config), args=list(flags), default=config, prog=prog)
     except SystemExit as stop:
         if not stop.code:
             raise  # --help

@@ -36,7 +36,10 @@ class EnvSpec:
 class Env(Protocol):
     """One simulator or robot; every episode begins with an explicit seed that fixes all its randomness."""
 
-    spec: EnvSpec
+    @property
+    def spec(self) -> EnvSpec:
+        """Shapes, bounds, horizon and protocol."""
+        ...
 
     def reset(self, seed: int) -> Array:
         """Begin an episode and return its first observation."""

@@ -12,7 +12,7 @@ from roboloop.core.errors import ConfigError, nearest
 from roboloop.core.types import Array
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import EpisodeEnv, Outcome, Task
-from roboloop.envs.headless import prefer_egl
+from roboloop.envs.headless import quick_pictures
 from roboloop.envs.replay import ReplayWorld
 
 RENDER_SIZE = 240
@@ -25,6 +25,7 @@ class DmcWorld(ReplayWorld):
         super().__init__(action_dim)
         self._env = env
         env._step_limit = math.inf  # the clock is ours
+        quick_pictures(env.physics.model)
 
     @staticmethod
     def _obs(observation: dict[str, Any]) -> Array:
@@ -39,11 +40,15 @@ class DmcWorld(ReplayWorld):
         """Advance by one control step; discount zero means that the world ended."""
         step = self._env.step(action.astype(np.float64))
         terminated = step.last() and step.discount == 0.0
-        return Outcome(self._obs(step.observation), float(step.reward), terminated, step.last() and not terminated, None)
+        return Outcome(
+            self._obs(step.observation), float(step.reward), terminated, step.last() and not terminated, None
+        )
 
     def render(self) -> Array:
         """Return the first camera's picture."""
-        frame: Array = self._env.physics.render(RENDER_SIZE, RENDER_SIZE, camera_id=0)
+        frame: Array = self._env.physics.render(
+            RENDER_SIZE, RENDER_SIZE, camera_id=min(0, self._env.physics.model.ncam - 1)
+        )
         return frame
 
     def close(self) -> None:
@@ -64,7 +69,6 @@ def _load(task: str) -> Any:
 
 def make(task: str, cfg: EnvConfig, evaluation: bool) -> EpisodeEnv:
     """Make ``dmc/<domain>-<task>``."""
-    prefer_egl()
     env = _load(task)
     limit = int(env._step_limit) if math.isfinite(env._step_limit) else 1000
     action = env.action_spec()

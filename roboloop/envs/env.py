@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, EnvSpec, State
 
 Info = dict[str, Any]
+UNBOUNDED = 1e6
+"""Bounds beyond this stand for none at all (DM Control writes 1e10), and no policy can be scaled to them."""
 
 
 class Env(Protocol):
@@ -96,6 +100,10 @@ class Task:
     action_repeat: int = 1
     protocol: Mapping[str, str | int | float | bool] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if not np.abs([self.action_low, self.action_high]).max() < UNBOUNDED:
+            raise ConfigError(f"env {self.protocol.get('task', '')!r} has unbounded actions: bounded actions only")
+
     def spec(self) -> EnvSpec:
         """Return the public spec; its horizon counts decisions, the protocol's counts simulator steps."""
         return EnvSpec(
@@ -136,7 +144,10 @@ class EpisodeEnv:
         """Apply one action for ``action_repeat`` simulator steps or until the episode ends."""
         if not self._running:
             raise RuntimeError("the episode is over: reset the environment before the next step")
-        action = np.minimum(np.maximum(np.asarray(action, np.float32), self._low), self._high)
+        action = np.asarray(action, np.float32)
+        if action.shape != self._low.shape or not math.isfinite(action.sum()):
+            raise ValueError(f"an action is {self._low.shape} finite numbers, got {action.tolist()}")
+        action = np.minimum(np.maximum(action, self._low), self._high)
         reward, success = 0.0, None
         for _ in range(self._repeat):
             out = self.world.step(action)

@@ -7,12 +7,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.envs.registration import load_env_creator
 
 from roboloop.core.errors import ConfigError, MissingExtra, nearest
 from roboloop.core.types import Array
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import EpisodeEnv, Outcome, Task
-from roboloop.envs.headless import prefer_egl
+from roboloop.envs.headless import quick_pictures
 from roboloop.envs.replay import ReplayWorld
 
 DEFAULT_HORIZON = 1000
@@ -25,6 +26,8 @@ class GymWorld(ReplayWorld):
     def __init__(self, env: gymnasium.Env[Any, Any], action_dim: int) -> None:
         super().__init__(action_dim)
         self._env = env
+        if hasattr(env.unwrapped, "model") and hasattr(env.unwrapped.model, "mat_reflectance"):
+            quick_pictures(env.unwrapped.model)
         self._flatten = not isinstance(env.observation_space, spaces.Box)
 
     def _obs(self, obs: Any) -> Array:
@@ -44,7 +47,10 @@ class GymWorld(ReplayWorld):
 
     def render(self) -> Array:
         """Return the environment's own picture."""
-        frame = self._env.render()
+        try:
+            frame = self._env.render()
+        except gymnasium.error.DependencyNotInstalled as error:
+            raise MissingExtra(f"pictures of this env need a package: {error}") from error
         if not isinstance(frame, np.ndarray):
             raise ConfigError(f"{self._env} gives no pictures")
         return frame.astype(np.uint8)
@@ -54,12 +60,18 @@ class GymWorld(ReplayWorld):
         self._env.close()
 
 
+def _render_mode(task: str) -> dict[str, Any]:
+    """Return the keyword that gives pictures, if the environment has them; older ones do not know the keyword."""
+    entry = gymnasium.spec(task).entry_point
+    maker = load_env_creator(entry) if isinstance(entry, str) else entry
+    pictures = "rgb_array" in getattr(maker, "metadata", {}).get("render_modes", ())
+    return {"render_mode": "rgb_array"} if pictures else {}
+
+
 def _build(task: str) -> gymnasium.Env[Any, Any]:
     """Make the environment without a time limit, or say in one line why it cannot be made."""
     try:
-        modes = getattr(gymnasium.envs.registration.load_env_creator(str(gymnasium.spec(task).entry_point)), "metadata", {})
-        mode = "rgb_array" if "rgb_array" in modes.get("render_modes", ()) else None
-        return gymnasium.make(task, render_mode=mode, max_episode_steps=-1, disable_env_checker=True)
+        return gymnasium.make(task, max_episode_steps=-1, disable_env_checker=True, **_render_mode(task))
     except gymnasium.error.DependencyNotInstalled as error:
         raise MissingExtra(f"env 'gym/{task}' needs a package: {str(error).splitlines()[0]}") from error
     except gymnasium.error.Error as error:
@@ -69,7 +81,6 @@ def _build(task: str) -> gymnasium.Env[Any, Any]:
 
 def make(task: str, cfg: EnvConfig, evaluation: bool) -> EpisodeEnv:
     """Make ``gym/<id>`` with our clock in place of Gymnasium's."""
-    prefer_egl()
     env = _build(task)
     space, seen = env.action_space, env.observation_space
     if not isinstance(space, spaces.Box) or len(space.shape) != 1:

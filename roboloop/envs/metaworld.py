@@ -1,57 +1,182 @@
-"""Meta-World v3."""
+"""Meta-World v3, seeded as its ``reset(seed)`` should be, with saved states and without its slow bookkeeping.
+
+An episode of seed s is the one of a plain Meta-World task that is seeded with s, reset (which draws the goal), frozen
+to that goal as Meta-World's benchmarks freeze theirs, and reset again. Tests compare the two bit for bit.
+"""
 
 from __future__ import annotations
 
 from importlib import metadata
 from typing import Any
 
+import mujoco
 import numpy as np
+from metaworld.env_dict import ALL_V3_ENVIRONMENTS
+from metaworld.policies import ENV_POLICY_MAP
 
-from roboloop.core.types import Array
+from roboloop.core.types import Array, State
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import EpisodeEnv, Outcome, Task
-from roboloop.envs.headless import prefer_egl
-from roboloop.envs.replay import ReplayWorld
+from roboloop.envs.headless import quick_pictures
+from roboloop.envs.metaworld_fast import SETTLE_SUBSTEPS, SETTLES_BY_PLACEMENT, accelerate
+
+HORIZON = 500
+FIXED_GOAL_SEED = 0
+RENDER_SIZE = 240
+CAMERA = {"azimuth": 135.0, "elevation": -35.0, "distance": 1.4}
+"""Over the robot's shoulder; Meta-World's own corner cameras hang upside down."""
+LOOK_AT = (0.0, 0.65, 0.15)
+STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 
 
-class W(ReplayWorld):
-    def __init__(self, task: str, reward_version: str, goal_seed: int | None) -> None:
-        super().__init__(4)
-        from metaworld.env_dict import ALL_V3_ENVIRONMENTS
+def _camera() -> mujoco.MjvCamera:
+    """Return an upright view of the table."""
+    camera = mujoco.MjvCamera()
+    camera.type = mujoco.mjtCamera.mjCAMERA_FREE
+    camera.lookat[:] = LOOK_AT
+    camera.azimuth, camera.elevation, camera.distance = CAMERA["azimuth"], CAMERA["elevation"], CAMERA["distance"]
+    return camera
 
-        env = ALL_V3_ENVIRONMENTS[task](reward_function_version=reward_version, render_mode="rgb_array", camera_name="corner2")
+
+class MetaWorld:
+    """One Meta-World task without a clock."""
+
+    def __init__(self, task: str, reward_version: str, goal_mode: str) -> None:
+        env = accelerate(ALL_V3_ENVIRONMENTS[task])(reward_function_version=reward_version)
         env._partially_observable = False
-        del env.sawyer_observation_space
+        del env.sawyer_observation_space  # cached with the goal hidden
         env._set_task_called = True
         env.seeded_rand_vec = True
-        env.max_path_length = 10**9
         self._env: Any = env
-        self._goal_seed = goal_seed
+        self._model, self._data = env.model, env.data
+        self._task, self._goal_mode = task, goal_mode
+        self._low, self._high = env.sawyer_observation_space.low, env.sawyer_observation_space.high
+        self._mocap, self._ctrl = env.data.mocap_pos[0], env.data.ctrl
+        self._settled = self._settle()
+        self._renderer: mujoco.Renderer | None = None
+        self._seed: int | None = None
+        self._at_reset: dict[str, Any] = {}
 
-    def start(self, seed: int) -> Array:
-        self._env.seed(seed if self._goal_seed is None else self._goal_seed)
-        self._env._freeze_rand_vec = False
-        self._env.reset()
-        self._env._freeze_rand_vec = True
-        obs: Array = self._env.reset()[0]
+    def _settle(self) -> Array:
+        """Return the physics one step before the hand has settled at its first position."""
+        mujoco.mj_resetData(self._model, self._data)
+        self._env.start_settling()
+        mujoco.mj_step(self._model, self._data, nstep=SETTLE_SUBSTEPS - 1)
+        return self._physics()
+
+    def _physics(self) -> Array:
+        state = np.empty(mujoco.mj_stateSize(self._model, STATE))
+        mujoco.mj_getState(self._model, self._data, state, STATE)
+        return state
+
+    def _reset_model(self) -> Array:
+        mujoco.mj_resetData(self._model, self._data)
+        obs: Array = self._env.reset_model()
         return obs
 
-    def advance(self, action: Array) -> Outcome:
-        obs, reward, _, _, info = self._env.step(action)
+    def reset(self, seed: int) -> Array:
+        """Draw the seed's goal as Meta-World's reset does, freeze it, and place everything for it."""
+        env = self._env
+        self._seed = int(seed)
+        env.np_random = np.random.Generator(np.random.PCG64(FIXED_GOAL_SEED if self._goal_mode == "fixed" else seed))
+        env.settled, env._freeze_rand_vec = self._settled, False
+        self._reset_model()  # Meta-World draws twice per reset and keeps the second
+        self._reset_model()
+        env._freeze_rand_vec = True
+        if self._task in SETTLES_BY_PLACEMENT:
+            env.settled = None
+        obs = self._reset_model()
+        env._prev_obs = obs[:18].copy()
+        obs[18:36] = env._prev_obs
+        self._at_reset = self._flags()
+        return obs
+
+    def step(self, action: Array) -> Outcome:
+        """Move the hand's target, simulate, and ask the task for its reward."""
+        env, model, data = self._env, self._model, self._data
+        mocap, ctrl = self._mocap, self._ctrl
+        mocap += action[:3] * env.action_scale
+        np.maximum(mocap, env.mocap_low, out=mocap)
+        np.minimum(mocap, env.mocap_high, out=mocap)
+        ctrl[0], ctrl[1] = action[3], -action[3]
+        mujoco.mj_step(model, data, nstep=env.frame_skip)
+        mujoco.mj_forward(model, data)
+        obs = env._get_obs()
+        np.maximum(obs, self._low, out=obs)
+        np.minimum(obs, self._high, out=obs)
+        reward, info = env.evaluate_state(obs, action)
         return Outcome(obs, float(reward), False, False, float(info["success"]))
 
+    def _flags(self) -> dict[str, Any]:
+        """Return the task's scalar fields; some rewards remember that an object was picked."""
+        return {k: v for k, v in vars(self._env).items() if v is None or isinstance(v, (bool, int, float, np.generic))}
+
+    def get_state(self) -> State:
+        """Return the seed, which rebuilds the scene, and what has changed since."""
+        if self._seed is None:
+            return {"seed": None}
+        fresh = self._at_reset
+        changed = {k: v for k, v in self._flags().items() if k not in fresh or v != fresh[k]}
+        flags = {k: np.asarray(v) if isinstance(v, np.generic) else v for k, v in changed.items()}
+        return {"seed": self._seed, "physics": self._physics(), "prev_obs": self._env._prev_obs.copy(), "flags": flags}
+
+    def set_state(self, state: State) -> None:
+        """Build the scene of the seed again, then put its physics and fields where they were."""
+        if state["seed"] is None:
+            return
+        self.reset(int(state["seed"]))
+        physics = np.asarray(state["physics"], np.float64)
+        mujoco.mj_setState(self._model, self._data, physics, STATE)
+        mujoco.mj_forward(self._model, self._data)  # for pictures; it also moves the solver's warm start
+        mujoco.mj_setState(self._model, self._data, physics, STATE)
+        self._env._prev_obs = np.array(state["prev_obs"], np.float64)
+        for name, value in state["flags"].items():
+            setattr(self._env, name, value[()] if isinstance(value, np.ndarray) else value)
+
     def render(self) -> Array:
-        return np.asarray(self._env.render())
+        """Return a picture of the table, upright."""
+        if self._renderer is None:
+            quick_pictures(self._model)
+            self._renderer = mujoco.Renderer(self._model, RENDER_SIZE, RENDER_SIZE)
+        self._renderer.update_scene(self._data, camera=_camera())
+        return np.array(self._renderer.render())
 
     def close(self) -> None:
+        """Release the picture's context."""
+        if self._renderer is not None:
+            self._renderer.close()
+            self._renderer = None
         self._env.close()
+
+
+class ScriptedPolicy:
+    """Meta-World's expert of one task, batched."""
+
+    def __init__(self, task: str) -> None:
+        experts: dict[str, Any] = dict(ENV_POLICY_MAP)
+        self._expert = experts[task]()
+
+    def act(self, obs: Array, explore: bool, rng: np.random.Generator) -> Array:
+        """Return the expert's actions ``[B, 4]``; it never explores."""
+        actions = [self._expert.get_action(row) for row in np.asarray(obs, np.float64)]
+        return np.clip(np.asarray(actions), -1, 1).astype(np.float32)
+
+
+def scripted_policy(task: str) -> ScriptedPolicy:
+    """Return the expert of a task such as ``reach-v3``."""
+    return ScriptedPolicy(task)
 
 
 def make(task: str, cfg: EnvConfig, evaluation: bool) -> EpisodeEnv:
     """Make ``metaworld/<task>``."""
-    prefer_egl()
+    protocol: dict[str, str | int | float | bool] = {
+        "suite": f"metaworld {metadata.version('metaworld')}",
+        "task": task,
+        "reward_version": cfg.reward_version,
+        "goal_mode": cfg.goal_mode,
+    }
+    bound = np.ones(4, np.float32)
     return EpisodeEnv(
-        W(task, cfg.reward_version, None if cfg.goal_mode == "random" else 0),
-        Task((39,), "float32", -np.ones(4), np.ones(4), cfg.horizon(500, evaluation), cfg.action_repeat,
-             {"suite": f"metaworld {metadata.version('metaworld')}", "task": task, "reward_version": cfg.reward_version, "goal_mode": cfg.goal_mode}),
+        MetaWorld(task, cfg.reward_version, cfg.goal_mode),
+        Task((39,), "float32", -bound, bound, cfg.horizon(HORIZON, evaluation), cfg.action_repeat, protocol),
     )

@@ -7,6 +7,7 @@ task classes are kept as they are: their functions are bound again to globals in
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import sys
@@ -46,6 +47,13 @@ def norm(x: Any, *args: Any, **kwargs: Any) -> Any:
     if args or kwargs or type(x) is not np.ndarray or x.ndim != 1 or x.dtype != np.float64:
         return np.linalg.norm(x, *args, **kwargs)
     return np.sqrt(x.dot(x))
+
+
+def hstack(parts: Any, **kwargs: Any) -> Any:
+    """Return ``np.hstack``; a few float64 scalars need no concatenation."""
+    if kwargs or any(type(part) is not np.float64 for part in parts):
+        return np.hstack(parts, **kwargs)
+    return np.array(parts)
 
 
 def tolerance(
@@ -95,16 +103,22 @@ class Rotation:
 
 def _with(module: types.ModuleType, **changes: Any) -> types.ModuleType:
     """Return a copy of a module with some names replaced; the original is not touched."""
-    copy = types.ModuleType(module.__name__)
-    copy.__dict__.update(module.__dict__, **changes)
-    return copy
+    clone = types.ModuleType(module.__name__)
+    clone.__dict__.update(module.__dict__, **changes)
+    return clone
 
 
 FAST_GLOBALS = {
-    "np": _with(np, linalg=_with(np.linalg, norm=norm)),
+    "np": _with(np, linalg=_with(np.linalg, norm=norm), hstack=hstack),
     "reward_utils": _with(reward_utils, tolerance=tolerance),
     "Rotation": Rotation,
 }
+
+
+@functools.cache
+def compiled(path: str) -> Any:
+    """Return a task's model, compiled once per process: meshes take longer to read than to copy."""
+    return mujoco.MjModel.from_xml_path(path)
 
 
 class _Bookkeeping:
@@ -131,6 +145,10 @@ class _Bookkeeping:
     def pad_geoms(self) -> tuple[int, int]:
         """Geom ids of the two finger pads."""
         return self.data.geom("leftpad_geom").id, self.data.geom("rightpad_geom").id
+
+    def _initialize_simulation(self) -> tuple[Any, Any]:
+        model = copy.copy(compiled(cast("Any", self).fullpath))
+        return model, mujoco.MjData(model)
 
     def get_endeff_pos(self) -> Array:
         """Return the live position of the hand."""
@@ -160,7 +178,7 @@ class _Bookkeeping:
         left, right = self.pad_geoms
         forces = {left: 0.0, right: 0.0}
         for index, (first, second) in enumerate(self.data.contact.geom.tolist()):
-            if object_geom_id == first or object_geom_id == second:
+            if object_geom_id in (first, second):
                 pad = second if object_geom_id == first else first
                 if pad in forces:
                     forces[pad] += float(self.data.efc_force[self.data.contact.efc_address[index]])
@@ -226,20 +244,23 @@ def _rebind(attribute: Any, scope: dict[str, Any]) -> Any:
     return attribute
 
 
-KEPT = ("__init__", "__getstate__", "__setstate__", "seed", "step", "reset")
-"""Functions of the base class that run rarely or not at all."""
+KEPT = ("seed", "step", "reset")
+"""Functions that are replaced as a whole by the world that drives the task."""
 
 
-@functools.cache
+def _shared(name: str) -> bool:
+    return name not in KEPT and not name.startswith("__")
+
+
 def accelerate(task_class: type[SawyerXYZEnv]) -> Callable[..., Any]:
     """Return a subclass of a Meta-World task that gives equal results in less time."""
     body: dict[str, Any] = {}
     scopes = []
     for owner in (SawyerXYZEnv, task_class):
         scope = {**sys.modules[owner.__module__].__dict__, **FAST_GLOBALS}
-        body |= {key: _rebind(value, scope) for key, value in vars(owner).items() if key not in KEPT}
+        body |= {key: _rebind(value, scope) for key, value in vars(owner).items() if _shared(key)}
         scopes.append(scope)
-    body |= {key: value for key, value in vars(_Bookkeeping).items() if not key.startswith("__")}
+    body |= {key: value for key, value in vars(_Bookkeeping).items() if _shared(key)}
     fast = type(f"Fast{task_class.__name__}", (task_class,), body)
     for scope in scopes:  # tasks call their own static methods by class name
         scope[task_class.__name__] = fast

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
-from typing import cast
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
 
 from roboloop.core.errors import ConfigError, MissingExtra, nearest
+from roboloop.core.types import Policy
 from roboloop.envs import names
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import Env
-
-Maker = Callable[[str, EnvConfig, bool], Env]
+from roboloop.envs.headless import prefer_egl
 
 SUITES = {
     "metaworld": "roboloop.envs.metaworld:make",
@@ -24,10 +26,10 @@ PACKAGES = {"metaworld": ("metaworld", "mujoco"), "gym": ("gymnasium", "mujoco")
 """Top-level modules whose absence means that the suite's extra is not installed."""
 
 
-def resolve(path: str) -> Maker:
+def resolve(path: str) -> Callable[..., Any]:
     """Import ``module:function``."""
     module, function = path.split(":")
-    return cast("Maker", getattr(importlib.import_module(module), function))
+    return cast("Callable[..., Any]", getattr(importlib.import_module(module), function))
 
 
 def split(env_id: str) -> tuple[str, str]:
@@ -38,7 +40,9 @@ def split(env_id: str) -> tuple[str, str]:
             raise ConfigError(f"unknown env {env_id!r}; did you mean 'metaworld/{env_id}'?")
         suite, task = "gym", env_id
     if suite not in SUITES:
-        raise ConfigError(f"unknown suite {suite!r} in env {env_id!r}{nearest(suite, SUITES)} (known: {', '.join(SUITES)})")
+        raise ConfigError(
+            f"unknown suite {suite!r} in env {env_id!r}{nearest(suite, SUITES)} (known: {', '.join(SUITES)})"
+        )
     if not task:
         raise ConfigError(f"env {env_id!r} names no task")
     return suite, _metaworld_task(task) if suite == "metaworld" else task
@@ -55,7 +59,7 @@ def _metaworld_task(task: str) -> str:
 
 def task_name(env_id: str) -> str:
     """Return the short path-safe name of a task, as used in run directories."""
-    return split(env_id)[1].replace("/", "-").replace(":", "-")
+    return re.sub(r"[^\w.+-]", "-", split(env_id)[1]).lstrip(".") or "task"
 
 
 def known_ids() -> list[str]:
@@ -64,13 +68,29 @@ def known_ids() -> list[str]:
     return [f"{suite}/{task}" for suite in SUITES for task in tasks[suite]]
 
 
+@contextmanager
+def _needs(suite: str) -> Iterator[None]:
+    """Prepare for a suite's imports, and turn the absence of its simulator into one line."""
+    prefer_egl()
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in PACKAGES[suite]:
+            raise
+        raise MissingExtra(f"suite {suite!r} needs {error.name}: pip install 'roboloop[{suite}]'") from error
+
+
 def make(cfg: EnvConfig, evaluation: bool = False) -> Env:
     """Make one environment; evaluation only changes the horizon."""
     cfg.check()
     suite, task = split(cfg.id)
-    try:
-        return resolve(SUITES[suite])(task, cfg, evaluation)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in PACKAGES[suite]:
-            raise
-        raise MissingExtra(f"env {cfg.id!r} needs {error.name}: pip install 'roboloop[{suite}]'") from error
+    with _needs(suite):
+        return cast("Env", resolve(SUITES[suite])(task, cfg, evaluation))
+
+
+def scripted_policy(task: str) -> Policy:
+    """Return Meta-World's own expert of a task, given by name, number in MT10 or id."""
+    name = _metaworld_task(task.removeprefix("metaworld/"))
+    with _needs("metaworld"):
+        expert = resolve("roboloop.envs.metaworld:scripted_policy")
+        return cast("Policy", expert(name))

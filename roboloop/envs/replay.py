@@ -36,7 +36,7 @@ class ReplayWorld(ABC):
 
     def reset(self, seed: int) -> Array:
         """Start the episode and forget the last one."""
-        self._seed, self._actions = seed, []
+        self._seed, self._actions = int(seed), []
         return self.start(seed)
 
     def step(self, action: Array) -> Outcome:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
-_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+_LOG_CONSTANT = 2.0 * math.log(2.0) + 0.5 * math.log(2.0 * math.pi)
 
 
 class Sample(NamedTuple):
@@ -19,7 +19,11 @@ class Sample(NamedTuple):
     action: Tensor
     log_prob: Tensor
     noise_std: Tensor  # std * noise, which is also du/dlog_std
-    log_std_free: Tensor  # 1 where log_std is inside its bounds, else 0
+    raw_log_std: Tensor  # before clamping
+
+    def first(self, rows: int) -> Sample:
+        """Return the first rows only."""
+        return Sample(self.action[:rows], self.log_prob[:rows], self.noise_std[:rows], self.raw_log_std[:rows])
 
 
 def sample(mean_log_std: Tensor, noise: Tensor) -> Sample:
@@ -28,17 +32,17 @@ def sample(mean_log_std: Tensor, noise: Tensor) -> Sample:
     log_std = raw_log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
     noise_std = log_std.exp().mul_(noise)
     u = mean + noise_std
-    # Eq. 26 with log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)), which does not overflow
-    squash = softplus(-2 * u).add_(u).sub_(math.log(2.0)).mul_(2.0)
-    log_prob = squash.sub_(log_std).sub_(noise.square().mul_(0.5)).sub_(_HALF_LOG_2PI).sum(1)
-    return Sample(u.tanh_(), log_prob, noise_std, (log_std == raw_log_std).float())
+    # Eq. 21 with log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)), which neither overflows nor cancels
+    log_density = softplus(u * -2.0).add_(u).mul_(2.0).sub_(log_std).addcmul_(noise, noise, value=-0.5)
+    log_prob = log_density.sum(1).sub_(_LOG_CONSTANT * noise.shape[1])
+    return Sample(u.tanh_(), log_prob, noise_std, raw_log_std)
 
 
-def sample_gradient(drawn: Sample, d_action: Tensor, d_log_prob: Tensor) -> Tensor:
-    """Return the gradient of the network outputs ``[N, 2A]`` through a reparametrised sample (Eq. 11)."""
-    action, _, noise_std, log_std_free = drawn
-    d_log_prob = d_log_prob.unsqueeze(1)
-    # d log_prob / du = 2 tanh(u) and da/du = 1 - tanh(u)^2
-    d_u = torch.addcmul(d_action, d_action, action.square(), value=-1.0).add_(action * d_log_prob, alpha=2.0)
-    d_log_std = (d_u * noise_std).sub_(d_log_prob).mul_(log_std_free)
-    return torch.cat((d_u, d_log_std), dim=1)
+def sample_gradient(drawn: Sample, d_action: Tensor, d_log_prob: float) -> Tensor:
+    """Return the gradient of the network outputs ``[N, 2A]`` through a reparametrised sample (Eq. 10)."""
+    action, _, noise_std, raw_log_std = drawn
+    # da/du = 1 - tanh(u)^2 and dlog_prob/du = 2 tanh(u)
+    d_u = torch.addcmul(d_action, d_action, action.square(), value=-1.0).add_(action, alpha=2.0 * d_log_prob)
+    d_log_std = (d_u * noise_std).sub_(d_log_prob)
+    clamped = (raw_log_std < LOG_STD_MIN).logical_or_(raw_log_std > LOG_STD_MAX)
+    return torch.cat((d_u, d_log_std.masked_fill_(clamped, 0.0)), dim=1)

@@ -30,7 +30,8 @@ class Linear:
     def __init__(self, weights: Views, grads: Views | None, y: Tensor) -> None:
         self._w, self._b = weights["weight"], weights["bias"]
         self._w_t = self._w.t()
-        self._dw, self._db = (grads["weight"], grads["bias"]) if grads else (None, None)
+        self._dw: Tensor | None = grads["weight"] if grads else None
+        self._db: Tensor | None = grads["bias"] if grads else None
         self._y = y
         self._x = self._dx = torch.empty(0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import runpy
 import sys
@@ -11,10 +12,10 @@ from typing import Any
 from roboloop.core.config import flag_names, override, parse_flags, read_file, to_dict
 from roboloop.core.errors import ConfigError, DataError, RunExists, nearest
 from roboloop.core.options import Options
-from roboloop.envs.registry import task_name
 from roboloop.run import recipes
+from roboloop.run.build import Parts, build
 from roboloop.run.config import Experiment
-from roboloop.run.rundir import RunDir
+from roboloop.run.rundir import RunDir, run_path
 
 STOPPED = 4
 _MAY_CHANGE = ("steps", "checkpoint.", "eval.stop-success", "tensorboard", "wandb")
@@ -38,11 +39,16 @@ def train(args: list[str]) -> int:
         return _run(_reopen(Path(known.resume), flags), resume=True)
     config = parse_flags(_base(recipe, known.config), flags, "roboloop train [RECIPE | --config FILE]")
     config.check()
-    path = Path(config.runs_dir) / config.experiment / task_name(config.env.id) / str(config.seed)
+    path = run_path(config)
     if known.resume == "" and (path / "config.yaml").exists():
         run = RunDir.open(path, write=True)
-        return 0 if run.status()["state"] == "done" else _run(run, resume=True)
-    return _run(RunDir.create(config, ["train", *args]), resume=False)
+        if run.status()["state"] == "done":
+            print(f"{path} is finished")
+            return 0
+        return _run(run, resume=True)
+    RunDir.free_path(config)
+    parts = build(config)  # before anything is on disk: an env that cannot be made leaves no trace
+    return _run(RunDir.create(config, ["train", *args]), resume=False, parts=parts)
 
 
 def _aliases(flags: list[str]) -> list[str]:
@@ -84,9 +90,8 @@ def _fork(source: Path, step: int | None, flags: list[str], args: list[str]) -> 
     return old.fork(config, step, ["train", *args])
 
 
-def _run(run: RunDir, resume: bool) -> int:
-    """Build the parts of a run, train it, and leave its curve beside it."""
-    from roboloop.run.build import build
+def _run(run: RunDir, resume: bool, parts: Parts | None = None) -> int:
+    """Train a run to its end, and leave its curve beside it."""
     from roboloop.run.runner import Runner
     from roboloop.track.plots import plot_runs
     from roboloop.track.sinks import Sink, TensorBoardSink, WandbSink
@@ -98,20 +103,19 @@ def _run(run: RunDir, resume: bool) -> int:
     mirrors: list[Sink] = [TensorBoardSink(run.path / "events")] if cfg.tensorboard else []
     if cfg.wandb:
         mirrors.append(WandbSink(run.path, to_dict(cfg), offline=os.environ.get("WANDB_MODE") != "online"))
-    runner = Runner(run, build(cfg), mirrors, progress)
+    runner = Runner(run, parts or build(cfg), mirrors, progress)
     try:
         if resume:
             step = runner.resume(progress.note)
             progress.note(f"resumed at step {step}")
         state = runner.train()
-        progress.note(f"{state} at step {runner.clock.step}")
-        plot = plot_runs([run.path], run.path / "plots" / "curve.png")
-        progress.note(f"curve: {plot}")
+        hint = f"; go on with: roboloop train --resume {run.path}" if state == "stopped" else ""
+        progress.note(f"{state} at step {runner.clock.step}{hint}")
+        with contextlib.suppress(DataError):  # too short a run has nothing to draw
+            progress.note(f"curve: {plot_runs([run.path], run.path / 'plots' / 'curve.png')}")
     finally:
         runner.close()
         run.close()
-    if state == "stopped":
-        progress.note(f"go on with: roboloop train --resume {run.path}")
     return STOPPED if state == "stopped" else 0
 
 

@@ -38,19 +38,25 @@ class RunDir:
         self.metrics = path / "metrics.jsonl"
         self.timing = path / "timing.jsonl"
 
-    @classmethod
-    def create(cls, config: Experiment, command: Sequence[str]) -> RunDir:
-        """Make ``runs/<experiment>/<task>/<seed>``; one that exists is left alone and named."""
-        path = Path(config.runs_dir) / config.experiment / task_name(config.env.id) / str(config.seed)
+    @staticmethod
+    def free_path(config: Experiment) -> Path:
+        """Return ``runs/<experiment>/<task>/<seed>``; one that exists is left alone and named."""
+        path = run_path(config)
         if (path / "config.yaml").exists():
             raise RunExists(_exists_message(path))
         if path.is_dir() and any(p.name != "lock" for p in path.iterdir()):
             raise DataError(f"{path} exists and is not a run directory: choose another --experiment or --runs-dir")
+        return path
+
+    @classmethod
+    def create(cls, config: Experiment, command: Sequence[str]) -> RunDir:
+        """Make a new run directory and hold it."""
+        path = cls.free_path(config)
         path.mkdir(parents=True, exist_ok=True)
         run = cls(path, config, _take_lock(path))
         write_durable(path / "meta.json", json.dumps(_meta(command), indent=1).encode())
-        run.save_config(config)
         run.write_status("running", {"step": 0, "steps": config.steps})
+        run.save_config(config)  # last: from here on it is a run
         return run
 
     @classmethod
@@ -112,6 +118,11 @@ class RunDir:
         """Give up the lock."""
         if self._lock is not None:
             self._lock.close()
+
+
+def run_path(config: Experiment) -> Path:
+    """Return where the run of a config lives."""
+    return Path(config.runs_dir) / config.experiment / task_name(config.env.id) / str(config.seed)
 
 
 def _take_lock(path: Path) -> IO[str]:

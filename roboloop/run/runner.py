@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import signal
 import time
 from collections.abc import Callable
 from types import FrameType
+from typing import Protocol
 
 from roboloop.algos.policy import UniformPolicy
 from roboloop.core.errors import DataError
@@ -25,6 +27,14 @@ from roboloop.track.metrics import JsonlLog, Meter
 from roboloop.track.read import read_jsonl
 from roboloop.track.sinks import Sink
 from roboloop.track.terminal import Progress
+
+
+class Closable(Protocol):
+    """Anything that holds files, simulators or processes."""
+
+    def close(self) -> None:
+        """Let go."""
+        ...
 
 
 class Runner:
@@ -71,7 +81,8 @@ class Runner:
                 self._save()
             state = "stopped" if self._stop_signal else "done"
         finally:
-            self._write_status(state)
+            with contextlib.suppress(OSError):  # a full disk has its own message already
+                self._write_status(state)
             for number, handler in handlers.items():
                 signal.signal(number, handler)
         return state
@@ -226,7 +237,8 @@ class Runner:
 
     def close(self) -> None:
         """Release logs, simulators and processes."""
-        for part in (self.metrics, self.timing, *self.mirrors, self.progress, self.sampler, self.evaluator, self.algo):
+        parts: list[Closable] = [self.metrics, self.timing, *self.mirrors, self.progress]
+        for part in (*parts, self.sampler, self.evaluator, self.algo):
             part.close()
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _MEASURES = ("success", "return")
 _POINTS = 120  # per curve: more cannot be told apart at this size
+_CROWD = 4  # groups; with more, single runs would hide the lines
 _IQM_SEEDS = 4  # with fewer, the middle half is everything
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F3C8D", "#555555")
 _Style: TypeAlias = Literal["-", "--", ":"]
@@ -152,6 +153,7 @@ def _draw(groups: Sequence[Group]) -> Figure:
     from matplotlib.figure import Figure
 
     unit, unit_s = _time_unit(groups)
+    crowded = len(groups) > _CROWD
     with rc_context({"font.family": "DejaVu Sans", "font.size": 10}):
         legend_rows = math.ceil(len(groups) / _legend_columns(groups))
         figure = Figure(figsize=(11, 7.2 + 0.22 * legend_rows), layout="constrained")
@@ -161,9 +163,9 @@ def _draw(groups: Sequence[Group]) -> Figure:
             for index, group in enumerate(groups):
                 curves = group.curves[measure]
                 values = [curve.value for curve in curves]
-                _draw_group(axes[row, 0], index, [curve.step for curve in curves], values)
+                _draw_group(axes[row, 0], index, [curve.step for curve in curves], values, crowded)
                 timed = [curve for curve in curves if len(curve.wall_s)]
-                _draw_group(axes[row, 1], index, [c.wall_s / unit_s for c in timed], [c.value for c in timed])
+                _draw_group(axes[row, 1], index, [c.wall_s / unit_s for c in timed], [c.value for c in timed], crowded)
             _dress(axes[row, 0], measure)
             _dress(axes[row, 1], measure)
             axes[row, 0].set_ylabel({"success": "Success", "return": "Return"}[measure])
@@ -197,16 +199,17 @@ def _look(index: int) -> tuple[str, _Style]:
     return _COLOURS[index % len(_COLOURS)], _STYLES[index // len(_COLOURS) % len(_STYLES)]
 
 
-def _draw_group(axes: Axes, index: int, xs: Sequence[Floats], ys: Sequence[Floats]) -> None:
+def _draw_group(axes: Axes, index: int, xs: Sequence[Floats], ys: Sequence[Floats], crowded: bool) -> None:
     colour, style = _look(index)
     summary = summarise(xs, ys)
-    if len(xs) > 1:
+    if len(xs) > 1 and not crowded:
         for x, y in zip(xs, ys, strict=True):
             axes.plot(x, y, color=colour, linewidth=0.7, alpha=0.3, zorder=2)
     if summary is None:
         return
     if len(xs) > 1:
-        axes.fill_between(summary.x, summary.low, summary.high, color=colour, alpha=0.16, linewidth=0, zorder=1)
+        alpha = 0.08 if crowded else 0.16
+        axes.fill_between(summary.x, summary.low, summary.high, color=colour, alpha=alpha, linewidth=0, zorder=1)
     marker = "o" if len(summary.x) == 1 else None  # a line of one point is invisible
     axes.plot(summary.x, summary.centre, style, color=colour, linewidth=2.0, marker=marker, markersize=4, zorder=3)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 import uuid
 from collections.abc import Iterable, Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +21,10 @@ class Sink(Protocol):
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Mirror one row; what is no finite number is left out."""
+        ...
+
+    def rebuild(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Mirror the log anew after a resume, so that no step is there twice."""
         ...
 
     def close(self) -> None:
@@ -50,10 +54,11 @@ class TensorBoardSink:
 
     def rebuild(self, rows: Iterable[Mapping[str, Any]], unix_s: Mapping[int, float] | None = None) -> None:
         """Replace our event files by the rows of the log; ``unix_s`` gives steps their time, for relative time axes."""
+        from tensorboard.compat.proto import event_pb2
+
         self.close()
         for old in self.directory.glob(f"events.out.tfevents.*{_SUFFIX}"):
             old.unlink()
-        event_pb2 = import_module("tensorboard.compat.proto.event_pb2")
         # a TensorBoard that has read the deleted files drops their points when it meets a session start
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._open().add_event(event_pb2.Event(wall_time=time.time(), step=0, session_log=start))
@@ -70,15 +75,16 @@ class TensorBoardSink:
 
     def _open(self) -> Any:
         if self._writer is None:
-            module = import_module("tensorboard.summary.writer.event_file_writer")
-            self._writer = module.EventFileWriter(
+            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+            self._writer = EventFileWriter(
                 str(self.directory), max_queue_size=1000, flush_secs=10, filename_suffix=_SUFFIX
             )
         return self._writer
 
     def _add(self, step: int, metrics: Mapping[str, Any], unix_s: float) -> None:
-        summary_pb2 = import_module("tensorboard.compat.proto.summary_pb2")
-        event_pb2 = import_module("tensorboard.compat.proto.event_pb2")
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+
         values = [summary_pb2.Summary.Value(tag=name, simple_value=value) for name, value in scalars(metrics).items()]
         if values:
             event = event_pb2.Event(wall_time=unix_s, step=step, summary=summary_pb2.Summary(value=values))
@@ -95,6 +101,7 @@ class WandbSink:
             import wandb
         except ImportError as error:
             raise MissingExtra("Weights & Biases is not installed: pip install roboloop[wandb]") from error
+        self.run_dir = run_dir
         experiment, task, seed = run_dir.resolve().parts[-3:]
         self._run = wandb.init(
             project="roboloop",
@@ -111,8 +118,19 @@ class WandbSink:
         )
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Mirror one row; W&B itself drops steps that it has seen, so a resumed run does not overlap."""
+        """Mirror one row."""
         self._run.log(scalars(metrics), step=step)
+
+    def rebuild(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Write the log into this W&B run, in place of the offline runs before the resume."""
+        current = Path(self._run.dir).resolve().parent
+        for old in (self.run_dir / "wandb").resolve().glob(f"offline-run-*-{self._run.id}"):
+            if old != current:
+                shutil.rmtree(old)
+        first = self._run.step  # zero, or online where the server's copy ends: what it has cannot be replaced
+        for row in rows:
+            if row["step"] >= first:
+                self.write(int(row["step"]), row)
 
     def close(self) -> None:
         """Finish the W&B run."""

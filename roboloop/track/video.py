@@ -7,7 +7,6 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
 from functools import cache
-from importlib import import_module
 from itertools import chain
 from pathlib import Path
 
@@ -91,7 +90,9 @@ def _even(frame: Array) -> Array:
 
 
 def _ffmpeg_exe() -> str:
-    return str(import_module("imageio_ffmpeg").get_ffmpeg_exe())
+    import imageio_ffmpeg
+
+    return str(imageio_ffmpeg.get_ffmpeg_exe())
 
 
 @cache

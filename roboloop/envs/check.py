@@ -1,0 +1,179 @@
+"""The contract that every suite passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from roboloop.core.types import Array, State
+from roboloop.envs.env import Env, Info
+
+Step = tuple[Array, float, bool, bool, Info]
+
+
+@contextmanager
+def _opened(make: Callable[[], Env]) -> Iterator[Env]:
+    env = make()
+    try:
+        yield env
+    finally:
+        env.close()
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise AssertionError(message)
+
+
+def _actions(env: Env, count: int, seed: int = 0) -> Array:
+    """Return uniform actions inside the bounds."""
+    low, high = np.asarray(env.spec.action_low), np.asarray(env.spec.action_high)
+    shape = (count, env.spec.action_dim)
+    return np.random.default_rng(seed).uniform(low, high, shape).astype(np.float32)
+
+
+def _play(env: Env, actions: Array) -> list[Step]:
+    """Step until the actions or the episode end."""
+    steps: list[Step] = []
+    for action in actions:
+        steps.append(env.step(action))
+        if steps[-1][2] or steps[-1][3]:
+            break
+    return steps
+
+
+def _same(a: list[Step], b: list[Step]) -> bool:
+    """Compare bit for bit: observations, rewards, flags and success."""
+    return len(a) == len(b) and all(
+        x[0].dtype == y[0].dtype and x[0].tobytes() == y[0].tobytes() and x[1:] == y[1:]
+        for x, y in zip(a, b, strict=True)
+    )
+
+
+def _copy(state: State) -> State:
+    """Return a state as a checkpoint would hand it back: nothing shared with the environment."""
+    return {
+        k: _copy(v) if isinstance(v, dict) else v.copy() if isinstance(v, np.ndarray) else v for k, v in state.items()
+    }
+
+
+def check_spaces(env: Env) -> None:
+    """Observations, rewards and flags have the shapes and types that the spec promises."""
+    spec = env.spec
+    low, high = np.asarray(spec.action_low), np.asarray(spec.action_high)
+    _require(
+        bool(np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()), "action bounds are broken"
+    )
+    for key in ("suite", "task", "horizon", "action_repeat"):
+        _require(key in spec.protocol, f"the protocol does not name its {key}")
+    obs = env.reset(0)
+    for step in _play(env, _actions(env, 5)):
+        for seen in (obs, step[0]):
+            _require(seen.shape == spec.obs_shape, f"observation {seen.shape} is not {spec.obs_shape}")
+            _require(seen.dtype == np.dtype(spec.obs_dtype), f"observation {seen.dtype} is not {spec.obs_dtype}")
+            _require(bool(np.isfinite(seen).all()), "observation is not finite")
+        _require(type(step[1]) is float, f"reward is a {type(step[1]).__name__}, not a float")
+        _require(type(step[2]) is bool and type(step[3]) is bool, "flags are not bools")
+        _require(type(step[4].get("success", 0.0)) is float, "success is not a float")
+
+
+def check_seeding(env: Env, other: Env, steps: int) -> None:
+    """A seed determines its episode, in any instance and after any history; another seed gives another one."""
+    actions = _actions(env, steps)
+    first = env.reset(7), _play(env, actions)
+    for again in (env, other):
+        obs = again.reset(7)
+        _require(obs.tobytes() == first[0].tobytes(), "the same seed gave another first observation")
+        _require(_same(_play(again, actions), first[1]), "the same seed and actions gave another trajectory")
+    obs = env.reset(8)
+    _require(obs.tobytes() != first[0].tobytes(), "another seed gave the same first observation")
+
+
+def check_observations_are_owned(env: Env) -> None:
+    """An observation does not change when the environment moves on."""
+    obs = env.reset(1)
+    seen = [obs, *(step[0] for step in _play(env, _actions(env, 3)))]
+    kept = [x.copy() for x in seen]
+    _play(env, _actions(env, 3, seed=1))
+    _require(
+        all(np.array_equal(x, y) for x, y in zip(seen, kept, strict=True)), "a returned observation was overwritten"
+    )
+
+
+def check_state(make: Callable[[], Env], env: Env, steps: int) -> None:
+    """A fresh instance with a saved state goes on bit for bit, from the reset, mid-episode and the episode's end."""
+    actions = _actions(env, steps)
+    for cut in (0, 1, steps // 2):
+        env.reset(11)
+        head = _play(env, actions[:cut])
+        if head and (head[-1][2] or head[-1][3]):
+            continue
+        state = _copy(env.get_state())
+        tail = _play(env, actions[cut:])
+        with _opened(make) as fresh:
+            fresh.reset(99)
+            fresh.set_state(_copy(state))
+            _require(_same(_play(fresh, actions[cut:]), tail), f"restored at step {cut}, the episode went another way")
+        env.set_state(state)
+        _require(_same(_play(env, actions[cut:]), tail), f"rewound to step {cut}, the episode went another way")
+
+
+def check_end(make: Callable[[], Env]) -> None:
+    """At the horizon the clock truncates and never terminates, stepping on is refused, and the state survives."""
+    with _opened(make) as env, _opened(make) as fresh:
+        for seed in range(20):  # a random policy may fall before the horizon
+            env.reset(seed)
+            steps = _play(env, _actions(env, env.spec.max_episode_steps + 1, seed))
+            if steps[-1][3]:
+                break
+        _require(steps[-1][3] or steps[-1][2], "the episode outlived its horizon")
+        if steps[-1][3]:
+            _require(len(steps) == env.spec.max_episode_steps, f"truncated after {len(steps)} steps")
+            _require(not steps[-1][2], "the clock terminated the episode")
+        fresh.set_state(_copy(env.get_state()))
+        for ended in (env, fresh):
+            try:
+                ended.step(_actions(env, 1)[0])
+            except RuntimeError:
+                continue
+            raise AssertionError("a step after the end was not refused")
+        _require(env.reset(3).tobytes() == fresh.reset(3).tobytes(), "the reset after an ended episode differs")
+
+
+def check_clipping(env: Env) -> None:
+    """An action outside the bounds does what the nearest one inside does."""
+    high, low = np.asarray(env.spec.action_high, np.float32), np.asarray(env.spec.action_low, np.float32)
+    for inside, outside in ((high, high + 10), (low, low - 10)):
+        env.reset(5)
+        first = _play(env, np.stack([inside] * 3))
+        env.reset(5)
+        _require(_same(_play(env, np.stack([outside] * 3)), first), "actions are not clipped to their bounds")
+
+
+def check_picture(env: Env) -> None:
+    """The picture is an image with something in it, and taking it changes nothing."""
+    actions = _actions(env, 4)
+    env.reset(2)
+    first = _play(env, actions)
+    env.reset(2)
+    frame = env.render()
+    _require(
+        frame.ndim == 3 and frame.shape[2] == 3 and frame.dtype == np.uint8, f"picture {frame.shape} {frame.dtype}"
+    )
+    _require(int(frame.max()) > int(frame.min()), "the picture is empty")
+    _require(_same(_play(env, actions), first), "rendering changed the episode")
+
+
+def check_env(make: Callable[[], Env], steps: int = 60, pictures: bool = True) -> None:
+    """Raise ``AssertionError`` with a sentence where an environment breaks the contract."""
+    with _opened(make) as env, _opened(make) as other:
+        check_spaces(env)
+        check_seeding(env, other, steps)
+        check_observations_are_owned(env)
+        check_clipping(env)
+        check_state(make, env, steps)
+        if pictures:
+            check_picture(env)
+    check_end(make)

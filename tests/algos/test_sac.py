@@ -1,0 +1,197 @@
+"""SAC as a whole: exact resume, equality over processes, learnability."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from roboloop.algos.config import SACConfig
+from roboloop.algos.policy import UniformPolicy, policy_from_weights
+from roboloop.algos.sac import SAC
+from roboloop.algos.sac_shard import SACShard, stretch
+from roboloop.core.errors import ConfigError
+from roboloop.core.types import Batch, EnvSpec, State
+
+SPEC = EnvSpec((5,), "float32", (-2.0, 0.0), (2.0, 1.0), 100)
+SMALL = SACConfig(hidden=(32, 32), batch_size=16, processes=1)
+
+
+def batches(size: int, seed: int = 0, obs_shape: tuple[int, ...] = (5,)) -> Iterator[Batch]:
+    """Yield random batches for ever."""
+    rng = np.random.default_rng(seed)
+    while True:
+        obs, next_obs = rng.normal(size=(2, size, *obs_shape)).astype(np.float32)
+        action = rng.uniform(SPEC.action_low, SPEC.action_high, (size, 2)).astype(np.float32)
+        reward = rng.normal(size=size).astype(np.float32)
+        yield Batch(obs, action, reward, next_obs, (0.99 * (rng.random(size) > 0.1)).astype(np.float32))
+
+
+def flatten(state: State, prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of a nested state by path."""
+    leaves: dict[str, Any] = {}
+    for key, value in state.items():
+        leaves |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return leaves
+
+
+def assert_same_bits(a: State, b: State) -> None:
+    """Compare every leaf of two states."""
+    left, right = flatten(a), flatten(b)
+    assert left.keys() == right.keys()
+    for key, value in left.items():
+        same = torch.equal(value, right[key]) if isinstance(value, torch.Tensor) else value == right[key]
+        assert same, f"{key} differs"
+
+
+@pytest.mark.parametrize("change", [{}, {"layer_norm": True}, {"hidden": (24, 24, 24)}, {"alpha": 0.1}, {"shards": 4}])
+def test_state_and_load_continue_bit_for_bit(change: dict[str, Any]) -> None:
+    cfg = dataclasses.replace(SMALL, **change)
+    source = batches(16)
+    first, second = SAC(cfg, SPEC, 1, seed=3), SAC(cfg, SPEC, 1, seed=4)
+    for _ in range(5):
+        first.update(next(source))
+    second.load(first.state())
+    for _ in range(5):
+        batch = next(source)
+        assert first.update(batch) == second.update(batch)
+    assert_same_bits(first.state(), second.state())
+
+
+def test_state_is_a_copy_that_later_updates_leave_alone() -> None:
+    sac, source = SAC(SMALL, SPEC, 1, seed=0), batches(16)
+    before = sac.state()
+    kept = pickle.loads(pickle.dumps(before))
+    sac.update(next(source))
+    assert_same_bits(before, kept)
+
+
+def test_equal_seeds_give_equal_networks_and_others_do_not() -> None:
+    a, b, c = (SAC(SMALL, SPEC, 1, seed=s).state() for s in (1, 1, 2))
+    assert_same_bits(a, b)
+    assert not torch.equal(a["policy"]["linear0.weight"], c["policy"]["linear0.weight"])
+
+
+def test_update_of_two_shards_equals_the_unsharded_update_up_to_rounding() -> None:
+    whole, halves = (SAC(dataclasses.replace(SMALL, shards=s), SPEC, 1, seed=0) for s in (1, 2))
+    for batch in [b for b, _ in zip(batches(16), range(3), strict=False)]:
+        # noise is drawn per shard, states before actions: give both the same by hand
+        noise = np.random.default_rng(7).normal(size=(2, 16, 2)).astype(np.float32)
+        for sac, shards in ((whole, 1), (halves, 2)):
+            sac._load_batch(batch)
+            pairs = noise.reshape(2, shards, 16 // shards, 2).swapaxes(0, 1)
+            sac._mem["noise_pair"].copy_(torch.from_numpy(np.ascontiguousarray(pairs)))
+            sac._mem["step"].fill_(1.0)
+            sac._mem["alpha"].fill_(0.5)
+            sac._pool.run(SACShard.PHASES[:1])
+    torch.testing.assert_close(
+        halves._mem["critics_grad"].sum(0), whole._mem["critics_grad"][0], atol=1e-5, rtol=1e-4
+    )
+
+
+def test_actor_phases_leave_critics_untouched_and_critic_phases_the_actor() -> None:
+    sac, source = SAC(SMALL, SPEC, 1, seed=0), batches(16)
+    sac._load_batch(next(source))
+    sac._mem["step"].fill_(1.0)
+    before = sac.state()
+    sac._pool.run(SACShard.PHASES[:2])
+    middle = sac.state()
+    assert_same_bits(before["policy"], middle["policy"])
+    assert not torch.equal(before["critics"]["0.linear0.weight"], middle["critics"]["0.linear0.weight"])
+    for index in (2, 3):
+        for shard in sac._pool._shards:
+            shard.run(SACShard.PHASES[index])
+    after = sac.state()
+    for key in ("critics", "targets", "critics_adam"):
+        assert_same_bits(middle[key], after[key])
+    assert not torch.equal(before["policy"]["linear0.weight"], after["policy"]["linear0.weight"])
+
+
+def test_targets_follow_by_tau() -> None:
+    sac, source = SAC(dataclasses.replace(SMALL, tau=0.25), SPEC, 1, seed=0), batches(16)
+    before = sac.state()
+    sac.update(next(source))
+    after = sac.state()
+    for name, target in after["targets"].items():
+        torch.testing.assert_close(target, 0.75 * before["targets"][name] + 0.25 * after["critics"][name])
+
+
+def test_policy_from_saved_weights_equals_the_live_policy() -> None:
+    for layer_norm in (False, True):
+        sac, source = SAC(dataclasses.replace(SMALL, layer_norm=layer_norm), SPEC, 1, seed=0), batches(16)
+        sac.update(next(source))
+        saved = policy_from_weights({k: v.numpy() for k, v in sac.state()["policy"].items()}, SPEC)
+        travelled = pickle.loads(pickle.dumps(sac.policy))
+        for rows in (1, 7):
+            obs = np.random.default_rng(rows).normal(size=(rows, 5)).astype(np.float32)
+            for explore in (False, True):
+                wanted = sac.policy.act(obs, explore, np.random.default_rng(5))
+                for policy in (saved, travelled, sac.policy.snapshot()):
+                    assert np.array_equal(policy.act(obs, explore, np.random.default_rng(5)), wanted)
+                assert wanted.dtype == np.float32
+                assert (wanted >= SPEC.action_low).all()
+                assert (wanted <= SPEC.action_high).all()
+
+
+def test_policy_follows_updates_and_snapshots_do_not() -> None:
+    sac, source = SAC(SMALL, SPEC, 1, seed=0), batches(16)
+    obs, rng = np.ones((3, 5), np.float32), np.random.default_rng(0)
+    live, still = sac.policy, sac.policy.snapshot()
+    before = live.act(obs, False, rng).copy()
+    for _ in range(3):
+        sac.update(next(source))
+    assert not np.array_equal(live.act(obs, False, rng), before)
+    assert np.array_equal(still.act(obs, False, rng), before)
+
+
+def test_actions_returned_earlier_are_not_overwritten() -> None:
+    sac, rng = SAC(SMALL, SPEC, 1, seed=0), np.random.default_rng(0)
+    first = sac.policy.act(np.zeros((1, 5), np.float32), False, rng)
+    kept = first.copy()
+    sac.policy.act(np.ones((1, 5), np.float32), False, rng)
+    assert np.array_equal(first, kept)
+
+
+def test_uniform_policy_fills_the_box() -> None:
+    actions = UniformPolicy(SPEC).act(np.zeros((2000, 5)), True, np.random.default_rng(0))
+    np.testing.assert_allclose(actions.min(0), SPEC.action_low, atol=0.01)
+    np.testing.assert_allclose(actions.max(0), SPEC.action_high, atol=0.01)
+
+
+def test_stacked_frames_are_flattened() -> None:
+    sac = SAC(SMALL, SPEC, frame_stack=3, seed=0)
+    metrics = sac.update(next(batches(16, obs_shape=(3, 5))))
+    assert np.isfinite(list(metrics.values())).all()
+    assert sac.policy.act(np.zeros((2, 3, 5), np.float32), True, np.random.default_rng(0)).shape == (2, 2)
+
+
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_policy_mean_finds_the_optimum_of_a_quadratic_bandit(layer_norm: bool) -> None:
+    best = np.array([1.2, 0.25])
+    cfg = SACConfig(hidden=(64, 64), batch_size=64, actor_lr=3e-3, critic_lr=3e-3, alpha=0.01, processes=1,
+                    layer_norm=layer_norm)  # fmt: skip
+    sac, rng = SAC(cfg, SPEC, 1, seed=0), np.random.default_rng(0)
+    for _ in range(800):
+        action = rng.uniform(SPEC.action_low, SPEC.action_high, (64, 2)).astype(np.float32)
+        obs = np.ones((64, 5), np.float32)
+        reward = -np.square((action - best) * [1.0, 4.0]).sum(1).astype(np.float32)
+        sac.update(Batch(obs, action, reward, obs, np.zeros(64, np.float32)))
+    found = sac.policy.act(np.ones((1, 5), np.float32), False, rng)[0]
+    np.testing.assert_allclose(found, best, atol=0.2)
+
+
+@pytest.mark.parametrize("change", [{"batch_size": 15}, {"hidden": ()}, {"gamma": 1.5}, {"alpha": -1.0}, {"shards": 0}])
+def test_impossible_configs_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        SAC(dataclasses.replace(SMALL, **change), SPEC, 1, seed=0)
+
+
+def test_stretches_cover_the_vector_once() -> None:
+    for size, parts in ((1000, 3), (16, 4), (17, 2)):
+        covered = [i for part in range(parts) for i in range(size)[stretch(size, parts, part)]]
+        assert covered == list(range(size))

@@ -1,0 +1,196 @@
+"""Every verb end to end, as a user types it; every bad input is one line and exit code 2."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from roboloop.run.recipes import names
+
+TINY = (
+    "--env gym/InvertedPendulum-v5 --env.max-episode-steps 30 --env.eval-max-episode-steps 30 --steps 200 --warmup-steps 50"
+    " --log-every-steps 50 --algo.hidden 8 8 --algo.batch-size 8 --algo.processes 1 --replay.capacity 1000"
+    " --eval.every-steps 100 --eval.episodes 2 --checkpoint.every-steps 50 --checkpoint.milestone-steps 100"
+).split()
+
+
+def roboloop(*args, cwd=None):
+    command = [sys.executable, "-m", "roboloop.cli", *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    root = tmp_path_factory.mktemp("cli")
+    done = roboloop("train", *TINY, "--experiment", "a", "--runs-dir", root)
+    assert done.returncode == 0, done.stderr
+    return root / "a" / "InvertedPendulum-v5" / "0"
+
+
+def test_help_answers_in_half_a_second():
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        done = roboloop("--help")
+        times.append(time.perf_counter() - start)
+        assert "train" in done.stdout
+    assert min(times) < 0.5
+
+
+def test_training_leaves_a_complete_run_directory(finished):
+    for name in ("config.yaml", "meta.json", "status.json", "metrics.jsonl", "timing.jsonl", "plots/curve.png"):
+        assert (finished / name).stat().st_size > 0
+    assert list((finished / "events").iterdir())
+    assert list((finished / "journal").glob("*.rlj"))
+    assert json.loads((finished / "status.json").read_text())["state"] == "done"
+    steps = [json.loads(line)["step"] for line in (finished / "metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(steps)
+    assert steps[-1] == 200
+
+
+def test_starting_it_again_says_so_with_its_own_exit_code(finished):
+    done = roboloop("train", *TINY, "--experiment", "a", "--runs-dir", finished.parents[2])
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1)
+    assert "is finished" in done.stderr
+    assert roboloop("train", "--resume", finished).returncode == 3
+
+
+def test_runs_lists_state_steps_and_speed(finished):
+    done = roboloop("runs", finished.parents[2])
+    assert "a/InvertedPendulum-v5/0" in done.stdout
+    assert "done" in done.stdout
+    assert "200/200" in done.stdout
+
+
+def test_eval_writes_results_and_a_video(finished):
+    done = roboloop("eval", finished, "--episodes", 3, "--video")
+    assert done.returncode == 0, done.stderr
+    assert "over 3 episodes" in done.stdout
+    results = next((finished / "eval").glob("test-*.jsonl"))
+    assert len(results.read_text().splitlines()) == 4
+    assert next((finished / "videos").iterdir()).stat().st_size > 1000
+    assert roboloop("eval", finished, "--episodes", 3).stdout == done.stdout.split("video:")[0]
+
+
+def test_plot_overlays_runs(finished, tmp_path):
+    done = roboloop("plot", finished, finished.parents[1], "--out", tmp_path / "c.png")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "c.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_fork_goes_on_from_an_old_checkpoint_under_a_new_name(finished):
+    flags = ["--experiment", "forked", "--steps", 150, "--algo.actor-lr", 1e-4]
+    done = roboloop("train", "--fork", finished, "--at", 100, *flags)
+    assert done.returncode == 0, done.stderr
+    assert "resumed at step 100" in done.stdout
+
+
+def test_resume_may_extend_but_not_rewrite_the_past(finished):
+    done = roboloop("train", "--resume", finished, "--algo.gamma", 0.9)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "--fork" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_checkpoints_and_exits_clean(tmp_path, number):
+    args = [*TINY, "--steps", "100000", "--experiment", "s", "--runs-dir", str(tmp_path)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "roboloop.cli", "train", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    path = tmp_path / "s" / "InvertedPendulum-v5" / "0"
+    while process.poll() is None and not list(path.glob("checkpoints/step-*")):
+        time.sleep(0.05)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 4, err
+    assert f"roboloop train --resume {path}" in out
+    assert err == ""
+    status = json.loads((path / "status.json").read_text())
+    assert status["state"] == "stopped"
+    assert (path / "checkpoints" / f"step-{status['step']:012d}").is_dir()
+
+
+def test_bare_resume_starts_a_run_and_goes_on_with_it(tmp_path):
+    args = [*TINY, "--experiment", "b", "--runs-dir", tmp_path, "--resume"]
+    assert roboloop("train", *args).returncode == 0
+    again = roboloop("train", *args)
+    assert again.returncode == 0
+    assert "finished" in again.stdout
+
+
+def test_recipes_are_listed_and_all_are_valid():
+    done = roboloop("recipes")
+    assert "reach" in done.stdout
+    from roboloop.core.config import override
+    from roboloop.run.config import Experiment
+    from roboloop.run.recipes import load
+
+    for name in names():
+        override(Experiment(), load(name)).check()
+    assert "experiment: reach" in roboloop("recipes", "reach").stdout
+
+
+def test_scripted_experts_are_policies():
+    done = roboloop("eval", "--expert", "metaworld/reach-v3", "--episodes", 2)
+    assert "success 100%" in done.stdout, done.stderr
+
+
+def test_envs_and_doctor_and_bench_answer():
+    assert "metaworld/reach-v3" in roboloop("envs").stdout
+    assert "sac" in roboloop("bench").stdout
+    done = roboloop("doctor")
+    assert done.returncode == 0, done.stderr
+    assert "steps/s" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "hint"),
+    [
+        (["trian"], "did you mean 'train'?"),
+        (["train", "raech"], "did you mean 'reach'?"),
+        (["train", "--sed", "1"], "did you mean '--seed'?"),
+        (["train", "--seed", "one"], "--seed"),
+        (["train", "--env", "metaworld/reech-v3"], "did you mean 'reach-v3'?"),
+        (["train", "--env", "metawolrd/reach-v3"], "did you mean 'metaworld'?"),
+        (["train", "--env", "gym/HalfCheeta-v5"], "HalfCheetah-v5"),
+        (["train", "--env", "dmc/walker-wolk"], "walker-walk"),
+        (["train", "--config", "nowhere.yaml"], "nowhere.yaml does not exist"),
+        (["train", "--resume", "runs/nothing"], "is not a run directory"),
+        (["train", "--algo.batch-size", "0"], "batch_size"),
+        (["eval", "runs/nothing"], "is not a run directory"),
+        (["eval"], "needs a run directory"),
+        (["eval", "x", "--epsiodes", "3"], "did you mean '--episodes'?"),
+        (["plot", "nowhere"], "nowhere"),
+        (["runs", "nowhere"], "no runs under nowhere"),
+        (["bench", "sax"], "unknown benchmark"),
+        (["recipes", "raech"], "did you mean 'reach'?"),
+    ],
+)
+def test_bad_input_is_one_line_with_the_nearest_right_name(args, hint, tmp_path):
+    done = roboloop(*args, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1, done.stderr
+    assert hint in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not [p for p in tmp_path.rglob("*") if p.is_file()]
+
+
+def test_a_missing_simulator_names_the_extra_to_install(tmp_path):
+    # an import hook that hides the package, as in a venv without it
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Hide:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] == 'dm_control':\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Hide())\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-m", "roboloop.cli", "train", "--env", "dmc/walker-walk", "--runs-dir", str(tmp_path / "r")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "pip install 'roboloop[dmc]'" in done.stderr

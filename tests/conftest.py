@@ -1,0 +1,34 @@
+"""Small experiments that run for real in seconds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from roboloop.core.config import override
+from roboloop.run.config import Experiment
+
+TINY = {
+    "experiment": "tiny",
+    "steps": 400,
+    "warmup_steps": 60,
+    "log_every_steps": 50,
+    "tensorboard": False,
+    "env": {"id": "gym/Pendulum-v1", "max_episode_steps": 40, "eval_max_episode_steps": 40},
+    "algo": {"hidden": [16, 16], "batch_size": 16, "processes": 1},
+    "replay": {"capacity": 2000},
+    "eval": {"every_steps": 150, "episodes": 2},
+    "checkpoint": {"every_steps": 100, "every_s": 0},
+}
+
+
+@pytest.fixture
+def tiny(tmp_path: Path):
+    """Return a function that makes a tiny experiment with changes."""
+
+    def make(**changes):
+        base = override(Experiment(), {**TINY, "runs_dir": str(tmp_path / "runs")})
+        return override(base, changes)
+
+    return make

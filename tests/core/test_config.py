@@ -1,0 +1,66 @@
+import json
+
+import pytest
+
+from roboloop.core.config import override, parse_flags, read_file, to_dict
+from roboloop.core.errors import ConfigError
+from roboloop.run.config import Experiment
+
+
+def test_a_config_survives_the_way_to_a_file_and_back():
+    config = override(Experiment(), {"seed": 3, "algo": {"hidden": [400, 400, 400], "alpha": 0.1}})
+    assert override(Experiment(), json.loads(json.dumps(to_dict(config)))) == config
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"sed": 1}, "unknown config key 'sed'; did you mean 'seed'?"),
+        ({"algo": {"gama": 1}}, "unknown config key 'algo.gama'; did you mean 'algo.gamma'?"),
+        ({"seed": "x"}, "config key 'seed' must be int, not 'x'"),
+        ({"seed": True}, "config key 'seed' must be int, not True"),
+        ({"algo": {"gamma": "high"}}, "config key 'algo.gamma' must be float, not 'high'"),
+        ({"algo": 3}, "config key 'algo' is a section, not a value: 3"),
+        ({"update": {"at": "night"}}, "config key 'update.at' must be one of 'steps', 'episode', not 'night'"),
+        ({"algo": {"hidden": [1.5]}}, "config key 'algo.hidden' must be int, not 1.5"),
+    ],
+)
+def test_a_wrong_key_or_value_is_named_in_one_line(data, message):
+    with pytest.raises(ConfigError) as error:
+        override(Experiment(), data)
+    assert str(error.value) == message
+
+
+def test_yaml_numbers_that_read_as_text_are_still_numbers(tmp_path):
+    (tmp_path / "c.yaml").write_text("algo: {actor_lr: 3e-4}\nsteps: 1.0e+6\n")
+    config = override(Experiment(), read_file(tmp_path / "c.yaml"))
+    assert (config.algo.actor_lr, config.steps) == (3e-4, 1_000_000)
+
+
+def test_json_and_yaml_files_give_the_same_config(tmp_path):
+    (tmp_path / "c.yaml").write_text("env: {id: metaworld/3}\n")
+    (tmp_path / "c.json").write_text('{"env": {"id": "metaworld/3"}}')
+    assert read_file(tmp_path / "c.yaml") == read_file(tmp_path / "c.json")
+
+
+@pytest.mark.parametrize("text", ["a: [1", "- 1\n- 2\n", "a: b: c"])
+def test_a_malformed_file_is_one_line(tmp_path, text):
+    (tmp_path / "c.yaml").write_text(text)
+    with pytest.raises(ConfigError) as error:
+        read_file(tmp_path / "c.yaml")
+    assert "\n" not in str(error.value)
+
+
+def test_flags_override_and_bad_flags_are_one_line():
+    assert parse_flags(Experiment(), ["--algo.hidden", "64", "64", "--seed", "5"], "x").algo.hidden == (64, 64)
+    with pytest.raises(ConfigError, match=r"^unknown option --algo.gama; did you mean '--algo.gamma'\?$"):
+        parse_flags(Experiment(), ["--algo.gama", "1"], "x")
+    with pytest.raises(ConfigError, match=r"^Error parsing --seed.*$") as error:
+        parse_flags(Experiment(), ["--seed", "abc"], "x")
+    assert "\n" not in str(error.value)
+
+
+def test_impossible_values_are_refused_before_anything_is_made():
+    for bad in ({"steps": 0}, {"seed": -1}, {"update": {"per_step": -1}}, {"experiment": "../x"}):
+        with pytest.raises(ConfigError):
+            override(Experiment(), bad).check()

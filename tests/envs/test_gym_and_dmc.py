@@ -1,0 +1,110 @@
+"""What Gymnasium and DM Control call an observation, an end and a success, in our terms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from roboloop.core.errors import ConfigError
+from roboloop.envs import EnvConfig, make
+from roboloop.envs.check import check_env
+from roboloop.envs.headless import prefer_egl
+
+prefer_egl()
+
+
+class Toy(gymnasium.Env[Any, Any]):
+    """A drunkard's walk towards +3, seen as a dict or as a tiny picture."""
+
+    action_space = spaces.Box(-1, 1, (1,), np.float32)
+
+    def __init__(self, picture: bool = False) -> None:
+        self.picture, self.place = picture, 0.0
+        parts: dict[str, spaces.Space[Any]] = {
+            "place": spaces.Box(-np.inf, np.inf, (1,)),
+            "noise": spaces.Box(0, 1, (2,)),
+        }
+        self.observation_space = spaces.Box(0, 255, (4, 4, 3), np.uint8) if picture else spaces.Dict(parts)
+
+    def _see(self) -> Any:
+        if self.picture:
+            return self.np_random.integers(0, 256, (4, 4, 3), np.uint8)
+        return {"place": np.array([self.place], np.float32), "noise": self.np_random.random(2, np.float32)}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.place = 0.0
+        return self._see(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.place += float(action[0])
+        there = self.place >= 3
+        return self._see(), -1.0, there, False, {"is_success": there}
+
+
+@pytest.fixture(autouse=True)
+def toys() -> Iterator[None]:
+    gymnasium.register("Toy-v0", f"{__name__}:Toy", max_episode_steps=30)
+    gymnasium.register("ToyPicture-v0", f"{__name__}:Toy", kwargs={"picture": True})
+    yield
+    del gymnasium.registry["Toy-v0"], gymnasium.registry["ToyPicture-v0"]
+
+
+def test_dict_observations_are_flattened_and_pictures_stay_bytes() -> None:
+    flat, picture = make(EnvConfig(id="gym/Toy-v0")), make(EnvConfig(id="ToyPicture-v0"))
+    assert (flat.spec.obs_shape, flat.spec.obs_dtype) == ((3,), "float32")
+    assert (picture.spec.obs_shape, picture.spec.obs_dtype) == ((4, 4, 3), "uint8")
+    assert picture.reset(0).dtype == np.uint8
+
+
+@pytest.mark.parametrize("env_id", ["Toy-v0", "ToyPicture-v0"])
+def test_toys_pass_the_contract(env_id: str) -> None:
+    check_env(lambda: make(EnvConfig(id=env_id)), steps=20, pictures=False)
+
+
+def test_the_time_limit_of_gymnasium_becomes_our_clock() -> None:
+    assert make(EnvConfig(id="Toy-v0")).spec.max_episode_steps == 30
+    assert make(EnvConfig(id="ToyPicture-v0")).spec.max_episode_steps == 1000
+    env = make(EnvConfig(id="Toy-v0", max_episode_steps=50))
+    env.reset(0)
+    ends = [env.step(np.zeros(1))[2:4] for _ in range(50)]
+    assert ends == [(False, False)] * 49 + [(False, True)]
+
+
+def test_success_is_read_from_the_info_and_absent_where_unknown() -> None:
+    env = make(EnvConfig(id="Toy-v0"))
+    env.reset(0)
+    steps = [env.step(np.ones(1)) for _ in range(3)]
+    assert [step[4]["success"] for step in steps] == [0.0, 0.0, 1.0]
+    assert steps[-1][2:4] == (True, False)
+    pendulum = make(EnvConfig(id="Pendulum-v1"))
+    pendulum.reset(0)
+    assert pendulum.step(np.zeros(1))[4] == {}
+
+
+def test_a_zero_discount_terminates_and_the_time_limit_truncates() -> None:
+    pytest.importorskip("dm_control")
+    env: Any = make(EnvConfig(id="dmc/cartpole-swingup"))
+    assert env.spec.max_episode_steps == 1000
+    env.reset(0)
+    env.world._env.task.get_termination = lambda physics: 0.0
+    assert env.step(np.zeros(1))[2:4] == (True, False)
+    short = make(EnvConfig(id="dmc/cartpole-swingup", max_episode_steps=2))
+    short.reset(0)
+    assert [short.step(np.zeros(1))[2:4] for _ in range(2)] == [(False, False), (False, True)]
+
+
+def test_a_domain_may_contain_underscores() -> None:
+    pytest.importorskip("dm_control")
+    assert make(EnvConfig(id="dmc/ball_in_cup-catch")).reset(0).shape == (8,)
+
+
+def test_unbounded_actions_are_refused() -> None:
+    pytest.importorskip("dm_control")
+    with pytest.raises(ConfigError, match="bounded actions only"):
+        make(EnvConfig(id="dmc/lqr-lqr_2_1"))

@@ -1,0 +1,107 @@
+"""Ids, names and messages of the registry."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+
+import pytest
+
+from roboloop.core.errors import ConfigError, MissingExtra
+from roboloop.envs import EnvConfig, known_ids, make, registry, task_name
+from roboloop.envs.headless import prefer_egl
+from roboloop.envs.names import DMC, METAWORLD, MT10
+
+
+@pytest.mark.parametrize("suite", registry.SUITES)
+def test_each_suite_resolves(suite: str) -> None:
+    prefer_egl()
+    if importlib.util.find_spec(registry.PACKAGES[suite][0]) is None:
+        pytest.skip(f"{suite} is not installed")
+    assert callable(registry.resolve(registry.SUITES[suite]))
+
+
+def test_importing_the_package_imports_no_simulator() -> None:
+    code = (
+        "import sys, roboloop.envs as e; e.task_name('metaworld/3'); e.known_ids();"
+        "print([m for m in ('mujoco', 'metaworld', 'dm_control', 'torch', 'gymnasium') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("env_id", "name"),
+    [
+        ("metaworld/reach-v3", "reach-v3"),
+        ("metaworld/9", "window-close-v3"),
+        ("gym/HalfCheetah-v5", "HalfCheetah-v5"),
+        ("HalfCheetah-v5", "HalfCheetah-v5"),
+        ("dmc/walker-walk", "walker-walk"),
+        ("dmc/ball_in_cup-catch", "ball_in_cup-catch"),
+        ("gym/Meta-World/MT1", "Meta-World-MT1"),
+        ("gym/my_package:Robot-v0", "my_package-Robot-v0"),
+    ],
+)
+def test_a_task_has_a_short_name_that_is_safe_in_a_path(env_id: str, name: str) -> None:
+    assert task_name(env_id) == name
+
+
+@pytest.mark.parametrize(
+    ("env_id", "hint"),
+    [
+        ("metaworld/reech-v3", "did you mean 'reach-v3'"),
+        ("metaworld/10", "unknown Meta-World task '10'"),
+        ("metaword/reach-v3", "did you mean 'metaworld'"),
+        ("reach-v3", "did you mean 'metaworld/reach-v3'"),
+        ("gym/HalfCheeta-v5", "did you mean 'HalfCheetah-v5'"),
+        ("gym/HalfCheetah-v99", "did you mean 'HalfCheetah-v"),
+        ("dmc/walker-wlak", "did you mean 'walker-walk'"),
+        ("gym/CartPole-v1", "continuous actions only"),
+        ("dmc/", "names no task"),
+    ],
+)
+def test_an_unknown_name_gives_one_line_with_the_nearest(env_id: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        make(EnvConfig(id=env_id))
+    assert hint in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_simulator_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [m for m in sys.modules if m.partition(".")[0] == "dm_control"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "dm_control", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'roboloop\[dmc\]'"):
+        make(EnvConfig(id="dmc/walker-walk"))
+
+
+@pytest.mark.parametrize(
+    ("cfg", "message"),
+    [
+        (EnvConfig(action_repeat=0), "env.action_repeat must be at least 1, got 0"),
+        (EnvConfig(num_envs=-1), "env.num_envs must be at least 1, got -1"),
+        (EnvConfig(max_episode_steps=0), "env.max_episode_steps must be at least 1"),
+        (EnvConfig(reward_version="v3"), "one of v1, v2, got 'v3'"),
+        (EnvConfig(goal_mode="randon"), "did you mean 'random'"),
+    ],
+)
+def test_impossible_values_are_refused_in_one_line(cfg: EnvConfig, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make(cfg)
+
+
+def test_the_static_names_are_those_of_the_simulators() -> None:
+    prefer_egl()
+    env_dict = pytest.importorskip("metaworld.env_dict")
+    assert set(METAWORLD) == set(env_dict.ENV_CLS_MAP)
+    assert list(MT10) == list(env_dict.MT10_V3)
+    suite = pytest.importorskip("dm_control.suite")
+    assert set(DMC) == {f"{domain}-{task}" for domain, task in suite.ALL_TASKS}
+
+
+def test_known_ids_lists_every_suite() -> None:
+    ids = known_ids()
+    assert {env_id.partition("/")[0] for env_id in ids} == set(registry.SUITES)
+    assert len(ids) == len(set(ids))

@@ -1,0 +1,137 @@
+"""Hand-written backward passes against autograd."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from roboloop.nets.flat import ALIGN, Layout, Views, under
+from roboloop.nets.heads import LOG_STD_MAX, sample, sample_gradient
+from roboloop.nets.layers import NORM_EPS
+from roboloop.nets.mlp import MLP, Ensemble, MLPSpec, initialise
+
+SPECS = [MLPSpec((5, 7, 6, 3)), MLPSpec((5, 7, 6, 9, 3)), MLPSpec((5, 7, 6, 3), layer_norm=True)]
+
+
+def make(spec: MLPSpec) -> tuple[Views, Views]:
+    """Return random weights and poisoned gradients."""
+    layout = Layout(spec.shapes())
+    weights, grads = layout.views(layout.zeros()), layout.views(torch.full((layout.size,), math.nan))
+    initialise(weights, np.random.default_rng(0))
+    return weights, grads
+
+
+def by_autograd(spec: MLPSpec, weights: Views, x: Tensor) -> Tensor:
+    """Return what the network should compute, as a differentiable graph."""
+    for i in range(spec.num_linear):
+        x = x @ weights[f"linear{i}.weight"] + weights[f"linear{i}.bias"]
+        if i < spec.num_linear - 1:
+            if spec.layer_norm:
+                x = functional.layer_norm(x, x.shape[1:], weights[f"norm{i}.gain"], weights[f"norm{i}.bias"], NORM_EPS)
+            x = x.relu()
+    return x
+
+
+def test_views_alias_the_flat_vector_and_start_on_cache_lines() -> None:
+    layout = Layout({"a": (3, 5), "b": (2,)})
+    flat = layout.zeros()
+    views = layout.views(flat)
+    views["b"].fill_(7.0)
+    assert flat[ALIGN : ALIGN + 2].tolist() == [7.0, 7.0]
+    assert flat.sum() == 14.0
+    assert all(view.data_ptr() % 64 == flat.data_ptr() % 64 for view in views.values())
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_mlp_equals_autograd_in_outputs_weight_and_input_gradients(spec: MLPSpec) -> None:
+    weights, grads = make(spec)
+    x, dy = torch.randn(11, 5), torch.randn(11, 3)
+    leaves = {name: view.clone().requires_grad_() for name, view in weights.items()}
+    x_leaf = x.clone().requires_grad_()
+    wanted = by_autograd(spec, leaves, x_leaf)
+    torch.autograd.backward(wanted, dy)
+    net = MLP(spec, weights, grads, rows=11)
+    torch.testing.assert_close(net.forward(x), wanted.detach())
+    net.backward(dy.clone())
+    for name, leaf in leaves.items():
+        torch.testing.assert_close(grads[name], leaf.grad)
+    frozen = MLP(spec, weights, None, rows=11)
+    frozen.forward(x)
+    assert x_leaf.grad is not None
+    torch.testing.assert_close(frozen.backward_inputs_from(dy.clone(), 2), x_leaf.grad[:, 2:])
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_backward_over_the_first_rows_ignores_the_others(spec: MLPSpec) -> None:
+    weights, grads = make(spec)
+    x, dy = torch.randn(10, 5), torch.randn(4, 3)
+    net = MLP(spec, weights, grads, rows=10)
+    net.forward(x)
+    net.backward(dy.clone())
+    part = {name: grad.clone() for name, grad in grads.items()}
+    small = MLP(spec, weights, grads, rows=4)
+    small.forward(x[:4])
+    small.backward(dy.clone())
+    for name, grad in grads.items():
+        torch.testing.assert_close(part[name], grad)
+
+
+def test_ensemble_members_are_independent_networks_on_the_same_input() -> None:
+    spec = MLPSpec((5, 8, 1))
+    layout = Layout(Ensemble.shapes(spec, 3))
+    weights, grads = layout.views(layout.zeros()), layout.views(layout.zeros())
+    initialise(weights, np.random.default_rng(1))
+    x, dq = torch.randn(6, 5), torch.randn(3, 6)
+    critics = Ensemble(spec, 3, weights, grads, rows=6)
+    q = critics.forward(x)
+    critics.backward(dq)
+    for e in range(3):
+        leaves = {name: view.clone().requires_grad_() for name, view in under(str(e), weights).items()}
+        wanted = by_autograd(spec, leaves, x)[:, 0]
+        torch.testing.assert_close(q[e], wanted.detach())
+        torch.autograd.backward(wanted, dq[e])
+        for name, leaf in leaves.items():
+            torch.testing.assert_close(grads[f"{e}.{name}"], leaf.grad)
+
+
+def test_spec_is_read_back_from_weights() -> None:
+    for spec in (*SPECS, MLPSpec((3, *(4,) * 12, 2))):
+        assert MLPSpec.of(make(spec)[0]) == spec
+
+
+def test_log_prob_equals_torch_distributions() -> None:
+    out, noise = torch.randn(50, 6, dtype=torch.float64), torch.randn(50, 3, dtype=torch.float64)
+    drawn = sample(out, noise)
+    normal = torch.distributions.Normal(out[:, :3], out[:, 3:].clamp(max=LOG_STD_MAX).exp())
+    squashed = torch.distributions.TransformedDistribution(normal, torch.distributions.TanhTransform(cache_size=1))
+    u = normal.loc + normal.scale * noise
+    inside = u.abs().amax(1) < 8  # TanhTransform cannot invert beyond
+    wanted = squashed.log_prob(  # type: ignore[no-untyped-call]
+        squashed.transforms[0](u)
+    ).sum(1)
+    torch.testing.assert_close(drawn.log_prob[inside], wanted[inside])
+
+
+def test_log_prob_is_finite_where_tanh_saturates() -> None:
+    out = torch.tensor([[60.0, -60.0, 2.0, -30.0]])
+    drawn = sample(out, torch.ones(1, 2))
+    assert torch.isfinite(drawn.log_prob).all()
+    assert drawn.action.abs().max() <= 1.0
+
+
+def test_sample_gradient_equals_autograd_also_where_log_std_is_clamped() -> None:
+    out = torch.randn(40, 4, dtype=torch.float64)
+    out[:5, 2:], out[5:10, 2:] = 3.0, -25.0
+    noise, d_action = torch.randn(40, 2, dtype=torch.float64), torch.randn(40, 2, dtype=torch.float64)
+    leaf = out.clone().requires_grad_()
+    mean, log_std = leaf[:, :2], leaf[:, 2:].clamp(-20.0, 2.0)
+    u = mean + log_std.exp() * noise
+    log_prob = (-0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(1)
+    log_prob = log_prob - (2 * (math.log(2) - u - functional.softplus(-2 * u))).sum(1)
+    torch.autograd.backward((u.tanh() * d_action).sum() + 0.3 * log_prob.sum())
+    torch.testing.assert_close(sample_gradient(sample(out, noise), d_action, 0.3), leaf.grad)

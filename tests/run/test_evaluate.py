@@ -1,0 +1,80 @@
+import json
+
+import pytest
+
+from roboloop.algos.policy import UniformPolicy
+from roboloop.core.errors import DataError
+from roboloop.envs.config import EnvConfig
+from roboloop.envs.registry import make
+from roboloop.run.evaluate import TEST, VALIDATION, Evaluator, Plan, summarise
+
+CONFIG = EnvConfig(id="gym/Pendulum-v1", eval_max_episode_steps=12)
+
+
+class Lazy:
+    """A deterministic policy."""
+
+    def act(self, obs, explore, rng):
+        return obs[:, :1] * 0.5
+
+
+@pytest.fixture
+def evaluator():
+    made = Evaluator(lambda: make(CONFIG, evaluation=True), frame_stack=1, lanes=3)
+    yield made
+    made.close()
+
+
+def test_equal_plans_give_equal_results(evaluator):
+    plan = Plan(episodes=5, seed=0, split=TEST)
+    assert evaluator.run(Lazy(), plan) == evaluator.run(Lazy(), plan)
+
+
+def test_splits_and_training_never_share_an_episode():
+    from roboloop.core.rng import derive
+
+    seeds = {split: {Plan(1, 0, split).episode_seed(e) for e in range(50)} for split in (VALIDATION, TEST)}
+    training = {derive(s, "episode", env, e) for s in range(3) for env in range(8) for e in range(200)}
+    assert not seeds[VALIDATION] & seeds[TEST]
+    assert not (seeds[VALIDATION] | seeds[TEST]) & training
+
+
+@pytest.mark.parametrize("keep", [0, 1, 2, 4, 6])
+def test_an_interrupted_evaluation_ends_with_the_same_file(evaluator, tmp_path, keep):
+    plan = Plan(episodes=5, seed=0, split=TEST)
+    evaluator.run(Lazy(), plan, tmp_path / "whole.jsonl", {"checkpoint_step": 3})
+    lines = (tmp_path / "whole.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "cut.jsonl").write_text("".join(lines[:keep]) + ("".join(lines[keep:])[:9] if keep < 6 else ""))
+    again = evaluator.run(Lazy(), plan, tmp_path / "cut.jsonl", {"checkpoint_step": 3})
+    rows = [json.loads(line) for line in (tmp_path / "cut.jsonl").read_text().splitlines()]
+    key = lambda row: row.get("episode", -1)  # noqa: E731
+    assert sorted(rows, key=key) == sorted(map(json.loads, lines), key=key)
+    assert again == evaluator.run(Lazy(), plan)
+
+
+def test_results_of_another_policy_are_not_mixed_in(evaluator, tmp_path):
+    plan = Plan(episodes=2, seed=0, split=TEST)
+    evaluator.run(Lazy(), plan, tmp_path / "r.jsonl", {"checkpoint_step": 3})
+    with pytest.raises(DataError, match="another evaluation"):
+        evaluator.run(Lazy(), plan, tmp_path / "r.jsonl", {"checkpoint_step": 4})
+
+
+def test_the_protocol_is_written_into_every_result(evaluator, tmp_path):
+    evaluator.run(Lazy(), Plan(1, 0, TEST), tmp_path / "r.jsonl")
+    header = json.loads((tmp_path / "r.jsonl").read_text().splitlines()[0])
+    assert header["protocol"]["horizon"] == 12
+    assert header["plan"] == {"episodes": 1, "seed": 0, "split": TEST}
+
+
+def test_a_summary_by_hand():
+    rows = [{"return": r, "success": s, "length": 10} for r, s in [(1.0, 1.0), (3.0, 0.0), (5.0, 1.0), (7.0, 1.0)]]
+    summary = summarise(rows)
+    assert (summary.success, summary.episode_return, summary.length) == (0.75, 4.0, 10.0)
+    assert summary.success_low == pytest.approx(0.3006, abs=1e-3)  # Wilson, 3 of 4
+    assert summary.return_low < 4.0 < summary.return_high
+
+
+def test_success_is_unknown_where_the_environment_does_not_say(evaluator):
+    summary = evaluator.run(UniformPolicy(make(CONFIG).spec), Plan(2, 0, TEST))
+    assert summary.success != summary.success
+    assert summary.length == 12

@@ -1,0 +1,88 @@
+"""Resumed == never stopped: weights, optimisers, temperature, replay bytes, metrics, evaluations."""
+
+import random
+
+import pytest
+
+from roboloop.core.state import equal, split
+from tests.run.helpers import remains, resume, train
+
+
+def assert_same(a, b):
+    (ta, ja), (tb, jb) = split(a), split(b)
+    assert a["metrics"] == b["metrics"]
+    assert ja == jb
+    different = [k for k in ta if k not in tb or ta[k].tobytes() != tb[k].tobytes()]
+    assert not different
+    assert equal(a, b)
+
+
+@pytest.mark.parametrize("num_envs", [1, 4])
+@pytest.mark.parametrize("frame_stack", [1, 3])
+def test_five_random_crashes_leave_no_trace(tiny, num_envs, frame_stack):
+    env = {"num_envs": num_envs, "frame_stack": frame_stack}
+    never_stopped = train(tiny(experiment="whole", env=env))
+    draw = random.Random(f"{num_envs}-{frame_stack}")
+    crashes = [draw.randrange(1, 400 // num_envs) for _ in range(5)]
+    path = train(tiny(experiment="broken", env=env), crash_after=crashes[0])
+    for iterations in crashes[1:]:
+        resume(path, crash_after=iterations % 60)
+    resume(path)
+    a, b = remains(never_stopped), remains(path)
+    # a journal is cut where commits were; its rows must agree, its record boundaries need not
+    a.pop("journal"), b.pop("journal")
+    assert_same(a, b)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"algo": {"n_step": 3, "layer_norm": True}},
+        {"algo": {"alpha": 0.2, "processes": 2}},
+        {"update": {"at": "episode", "per_step": 0.7}},
+        {"update": {"every_steps": 30, "per_step": 0.3}, "checkpoint": {"every_episode": True}},
+        {"env": {"action_repeat": 2}, "replay": {"capacity": 120}},
+    ],
+    ids=["n-step", "two-processes", "between-episodes", "epochs", "wrapped-ring"],
+)
+def test_a_crash_leaves_no_trace_with_every_option(tiny, changes):
+    whole = train(tiny(experiment="whole", **changes))
+    path = train(tiny(experiment="broken", **changes), crash_after=237)
+    resume(path)
+    a, b = remains(whole), remains(path)
+    a.pop("journal"), b.pop("journal")
+    assert_same(a, b)
+
+
+def test_meta_world_resumes_in_the_middle_of_an_episode(tiny):
+    changes = {
+        "steps": 160,
+        "env": {"id": "metaworld/reach-v3", "num_envs": 2},
+        "checkpoint": {"every_steps": 25},
+        "eval": {"every_steps": 80, "episodes": 2},
+    }
+    whole = train(tiny(experiment="whole", **changes))
+    path = train(tiny(experiment="broken", **changes), crash_after=53)
+    resume(path)
+    a, b = remains(whole), remains(path)
+    a.pop("journal"), b.pop("journal")
+    assert_same(a, b)
+
+
+def test_a_run_that_died_before_its_first_checkpoint_starts_again(tiny):
+    whole = train(tiny(experiment="whole"))
+    path = train(tiny(experiment="broken"), crash_after=20)
+    resume(path)
+    assert_same(remains(whole), remains(path))
+
+
+def test_a_finished_run_can_be_extended(tiny):
+    path = train(tiny())
+    from roboloop.core.config import override
+    from roboloop.run.rundir import RunDir
+
+    run = RunDir.open(path, write=True)
+    run.save_config(override(run.config, {"steps": 500}))
+    run.close()
+    resume(path)
+    assert remains(path)["state"]["clock"]["step"] == 500

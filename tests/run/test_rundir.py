@@ -1,0 +1,82 @@
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from roboloop.core.errors import DataError, RunExists
+from roboloop.core.state import equal
+from roboloop.run.rundir import RunDir
+from tests.run.helpers import make_runner, remains, train
+
+
+def test_a_run_lives_under_experiment_task_and_seed(tiny):
+    run = RunDir.create(tiny(seed=7), ["train"])
+    assert run.path.parts[-3:] == ("tiny", "Pendulum-v1", "7")
+    assert RunDir.open(run.path).config == run.config
+    meta = json.loads((run.path / "meta.json").read_text())
+    assert meta["versions"]["torch"]
+    assert meta["command"] == ["roboloop", "train"]
+
+
+def test_a_second_process_is_refused_and_the_first_goes_on(tiny):
+    run = RunDir.create(tiny(), [])
+    code = (
+        "import sys; from pathlib import Path; from roboloop.run.rundir import RunDir\n"
+        "from roboloop.core.errors import RunExists\n"
+        f"try: RunDir.open(Path({str(run.path)!r}), write=True)\n"
+        "except RunExists as e: print(e); sys.exit(3)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert f"is running in process {os.getpid()}" in done.stdout
+
+
+def test_starting_a_finished_run_again_destroys_nothing(tiny):
+    path = train(tiny())
+    before = {p: p.read_bytes() for p in path.rglob("*") if p.is_file()}
+    with pytest.raises(RunExists, match="is finished"):
+        RunDir.create(tiny(), [])
+    assert {p: p.read_bytes() for p in path.rglob("*") if p.is_file()} == before
+
+
+def test_an_interrupted_run_says_how_to_go_on(tiny):
+    path = train(tiny(), crash_after=150)
+    with pytest.raises(RunExists, match=f"--resume {path}"):
+        RunDir.create(tiny(), [])
+
+
+def test_a_foreign_directory_is_left_alone(tiny):
+    config = tiny()
+    run = RunDir.create(config, [])
+    (run.path / "config.yaml").unlink()
+    run.close()
+    with pytest.raises(DataError, match="is not a run directory"):
+        RunDir.create(config, [])
+    with pytest.raises(DataError, match="is not a run directory"):
+        RunDir.open(run.path)
+
+
+def test_a_damaged_config_is_one_line(tiny):
+    run = RunDir.create(tiny(), [])
+    (run.path / "config.yaml").write_text("sed: 3\n")
+    with pytest.raises(DataError, match=r"cannot be read: unknown config key 'sed'; did you mean 'seed'\?"):
+        RunDir.open(run.path)
+
+
+def test_a_fork_begins_as_the_old_run_was_then(tiny):
+    old = train(tiny(checkpoint={"milestone_steps": 100}))
+    run = RunDir.open(old).fork(tiny(experiment="fork"), 200, [])
+    runner = make_runner(run)
+    assert runner.resume(print) == 200
+    runner.train()
+    runner.close()
+    run.close()
+    # nothing was changed in the fork's config, so it must become what the old run became
+    a, b = remains(old), remains(run.path)
+    assert a["metrics"] == b["metrics"]
+    assert equal(a["rows"], b["rows"])
+    assert equal(a["state"]["algo"], b["state"]["algo"])
+    with pytest.raises(DataError, match="no checkpoint at step 130"):
+        RunDir.open(old).fork(tiny(experiment="other"), 130, [])

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from roboloop.core.errors import ConfigError, DataError
+from roboloop.track.plots import _describe, _load, plot_runs, summarise
+
+
+def make_run(root: Path, experiment: str, seed: int, source: str = "eval", rows: int = 30, timed: bool = True) -> Path:
+    run = root / experiment / "reach-v3" / str(seed)
+    run.mkdir(parents=True)
+    rng = np.random.default_rng(seed)
+    steps = np.linspace(0, 100_000, rows).astype(int)
+    success = np.clip(steps / 80_000 + 0.1 * rng.normal(size=rows), 0, 1)
+    metrics = [
+        {"step": int(s), f"{source}/success": float(p), f"{source}/return": float(4000 * p)}
+        for s, p in zip(steps, success, strict=True)
+    ]
+    timing = [{"step": int(s), "wall_s": float(s / (80 + seed))} for s in steps[::3]]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))
+    if timed:
+        (run / "timing.jsonl").write_text("".join(json.dumps(row) + "\n" for row in timing))
+    return run
+
+
+def is_sane_png(path: Path) -> bool:
+    with Image.open(path) as image:
+        pixels = np.asarray(image.convert("RGB"))
+    return 800 <= pixels.shape[1] <= 1600 and pixels.std() > 5 and 10_000 < path.stat().st_size < 200_000
+
+
+def test_three_seeds_of_two_groups_make_one_small_picture(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path, experiment, seed) for experiment in ("sac", "ppo") for seed in range(3)]
+    out = plot_runs(runs, tmp_path / "plots" / "curves.png")
+    assert is_sane_png(out)
+    assert [path.name for path in out.parent.iterdir()] == ["curves.png"]
+
+
+def test_many_noisy_groups_without_eval_or_timing_still_fit(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path, f"e{i}", seed, "train", 1000, timed=False) for i in range(10) for seed in range(2)]
+    assert is_sane_png(plot_runs(runs, tmp_path / "curves.png"))
+
+
+def test_a_run_with_one_point_can_be_drawn(tmp_path: Path) -> None:
+    assert is_sane_png(plot_runs([make_run(tmp_path, "sac", 0, rows=1)], tmp_path / "curves.png"))
+
+
+@pytest.mark.parametrize(
+    ("seeds", "source", "words"),
+    [
+        (5, "eval", "SAC (IQM of 5 seeds, 95 % bootstrap interval)"),
+        (3, "eval", "SAC (mean of 3 seeds, min to max)"),
+        (1, "train", "SAC (1 seed; training episodes)"),
+    ],
+)
+def test_the_legend_says_what_line_and_band_are(tmp_path: Path, seeds: int, source: str, words: str) -> None:
+    runs = [make_run(tmp_path, "sac", seed, source) for seed in range(seeds)]
+    (group,) = _load(runs, "experiment/task", {"sac/reach-v3": "SAC"})
+    assert _describe(group) == words
+
+
+def test_wall_time_is_joined_by_step(tmp_path: Path) -> None:
+    (group,) = _load([make_run(tmp_path, "sac", 0)], "experiment", {})
+    (curve,) = group.curves["success"]
+    before_last_reading = curve.step < 90_000
+    assert curve.wall_s[before_last_reading] == pytest.approx(curve.step[before_last_reading] / 80)
+
+
+def test_a_line_goes_only_as_far_as_all_its_seeds() -> None:
+    xs = [np.array([0.0, 10.0, 20.0]), np.array([0.0, 10.0])]
+    summary = summarise(xs, [np.array([0.0, 1.0, 2.0]), np.array([2.0, 3.0])])
+    assert summary is not None
+    assert summary.x.tolist() == [0, 10]
+    assert summary.centre.tolist() == [1, 2]
+    assert (summary.low.tolist(), summary.high.tolist()) == ([0, 1], [2, 3])
+
+
+def test_nothing_to_plot_and_unknown_groups_are_said_in_one_line(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "sac", 0, source="other")
+    with pytest.raises(DataError, match="nothing to plot"):
+        plot_runs([run], tmp_path / "x.png")
+    with pytest.raises(DataError, match="no runs given"):
+        plot_runs([], tmp_path / "x.png")
+    with pytest.raises(ConfigError, match="did you mean 'task'"):
+        plot_runs([run], tmp_path / "x.png", group_by="tasks")

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import imageio.v3 as iio
+import numpy as np
+import pytest
+from PIL import Image
+
+from roboloop.core.errors import DataError
+from roboloop.core.types import Array
+from roboloop.track import video
+from roboloop.track.video import write_video
+
+
+def frames(n: int, height: int = 65, width: int = 97) -> Iterator[Array]:
+    for index in range(n):
+        frame = np.full((height, width, 3), 20, np.uint8)
+        frame[10:30, 3 * index : 3 * index + 20] = (250, 40, 40)
+        yield frame
+
+
+@pytest.fixture
+def no_ffmpeg(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    video._ffmpeg_works.cache_clear()
+    monkeypatch.setattr(video, "_ffmpeg_exe", lambda: "/no/such/ffmpeg")
+    yield
+    video._ffmpeg_works.cache_clear()
+
+
+def test_a_video_of_odd_size_reads_back_with_every_frame(tmp_path: Path) -> None:
+    path = write_video(frames(24), tmp_path / "videos" / "eval.mp4", fps=12)
+    back = iio.imread(path, plugin="FFMPEG")
+    assert back.shape == (24, 66, 98, 3)
+    assert back[5, 20, 20, 0] > 200 > 60 > back[5, 50, 20, 0]
+    meta = iio.immeta(path, plugin="FFMPEG")
+    assert (meta["codec"], meta["fps"]) == ("h264", 12)
+    assert meta["pix_fmt"].startswith("yuv420p")
+    assert [p.name for p in path.parent.iterdir()] == ["eval.mp4"]
+
+
+@pytest.mark.usefixtures("no_ffmpeg")
+def test_without_ffmpeg_the_same_frames_become_a_gif(tmp_path: Path) -> None:
+    path = write_video(frames(12), tmp_path / "eval.mp4", fps=10)
+    assert path == tmp_path / "eval.gif"
+    with Image.open(path) as image:
+        assert (image.n_frames, image.size, image.info["duration"]) == (12, (97, 65), 100)  # type: ignore[attr-defined]
+    assert [p.name for p in tmp_path.iterdir()] == ["eval.gif"]
+
+
+def test_an_episode_that_fails_leaves_the_old_video_and_no_rubbish(tmp_path: Path) -> None:
+    path = tmp_path / "eval.mp4"
+    path.write_bytes(b"old")
+
+    def failing() -> Iterator[Array]:
+        yield from frames(3)
+        raise RuntimeError("the simulator died")
+
+    with pytest.raises(RuntimeError, match="simulator"):
+        write_video(failing(), path, fps=10)
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["eval.mp4"]
+
+
+@pytest.mark.parametrize(
+    "bad", [[], [np.zeros((8, 8, 3), np.float32)], [np.zeros((8, 8), np.uint8)], [*frames(1), *frames(1, height=8)]]
+)
+def test_no_frames_or_wrong_frames_are_said_in_one_line(tmp_path: Path, bad: list[Array]) -> None:
+    with pytest.raises(DataError, match="frame"):
+        write_video(bad, tmp_path / "eval.mp4", fps=10)
+    assert not list(tmp_path.iterdir())
