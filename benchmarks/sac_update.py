@@ -81,7 +81,9 @@ def sb3_like(sac_class: Any, hidden: tuple[int, ...], batch_size: int, to_leaf: 
         observation_space = gymnasium.spaces.Box(-10, 10, (OBS_DIM,), np.float32)
         action_space = gymnasium.spaces.Box(-1, 1, (ACTION_DIM,), np.float32)
 
-    learner = sac_class("MlpPolicy", Box(), policy_kwargs={"net_arch": list(hidden)}, buffer_size=10, device="cpu", **kw)
+    learner = sac_class(
+        "MlpPolicy", Box(), policy_kwargs={"net_arch": list(hidden)}, buffer_size=10, device="cpu", **kw
+    )
     learner.set_logger(Logger(None, []))
     ready = itertools.cycle([
         ReplayBufferSamples(to_leaf(o), to_leaf(a), to_leaf(n), to_leaf(d[:, None]), to_leaf(r[:, None]))
@@ -232,9 +234,9 @@ def serve(name: str, hidden: tuple[int, ...], batch_size: int, threads: int) -> 
     run(2 * SBX_LOOP if name == "sbx-loop" else 3)
     out.write("ready\n")
     for line in sys.stdin:
-        start_s = time.perf_counter()
+        start_s, start_cpu_s = time.perf_counter(), time.process_time()
         run(int(line))
-        out.write(f"{time.perf_counter() - start_s}\n")
+        out.write(f"{time.perf_counter() - start_s} {time.process_time() - start_cpu_s}\n")
 
 
 # ---- the benchmark ----
@@ -243,8 +245,9 @@ def serve(name: str, hidden: tuple[int, ...], batch_size: int, threads: int) -> 
 class Contender:
     """A process that waits to be timed."""
 
-    def __init__(self, name: str, hidden: tuple[int, ...], batch_size: int, threads: int) -> None:
+    def __init__(self, name: str, hidden: tuple[int, ...], batch_size: int, threads: int, cpu_time: bool) -> None:
         self.name, self.rates = name, list[float]()
+        self._clock = 1 if cpu_time and threads == 1 else 0
         env = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "JAX_PLATFORMS": "cpu"}
         env["PYTHONPATH"] = str(ROOT)
         if threads == 1:
@@ -254,7 +257,13 @@ class Contender:
         if threads == 1:
             command = ["taskset", "-c", str(min(os.sched_getaffinity(0))), *command]
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1, env=env
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            env=env,
         )
         self._read()
         self._updates = self._multiple = SBX_LOOP if name == "sbx-loop" else 1
@@ -270,7 +279,7 @@ class Contender:
     def _time(self, updates: int) -> float:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{updates}\n")
-        return float(self._read())
+        return float(self._read().split()[self._clock])
 
     def calibrate(self, block_s: float) -> None:
         """Choose a number of updates that takes about ``block_s``."""
@@ -289,10 +298,10 @@ class Contender:
         self._process.wait(timeout=30)
 
 
-def measure(case: dict[str, Any], names: list[str], blocks: int, block_s: float) -> dict[str, Any]:
+def measure(case: dict[str, Any], names: list[str], blocks: int, block_s: float, cpu_time: bool) -> dict[str, Any]:
     """Time all contenders of one case in turn."""
     hidden = WIDTHS[case["hidden"]]
-    contenders = [Contender(name, hidden, case["batch"], case["threads"]) for name in names]
+    contenders = [Contender(name, hidden, case["batch"], case["threads"], cpu_time) for name in names]
     try:
         for contender in contenders:
             contender.calibrate(block_s)
@@ -336,6 +345,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--threads", nargs="+", type=int, default=[2, 1])
     parser.add_argument("--blocks", type=int, default=7)
     parser.add_argument("--block-s", type=float, default=1.5)
+    parser.add_argument("--cpu-time", action="store_true", help="one thread: count CPU seconds, for a busy machine")
     parser.add_argument("--serve", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.serve:
@@ -350,7 +360,7 @@ def main(argv: list[str] | None = None) -> None:
     results = []
     for threads, hidden, batch in itertools.product(args.threads, args.hidden, args.batch):
         case = {"threads": threads, "hidden": hidden, "batch": batch}
-        results.append(measure(case, names, args.blocks, args.block_s))
+        results.append(measure(case, names, args.blocks, args.block_s, args.cpu_time))
         show(results[-1:], names)
     show(results, names)
     if args.out:

@@ -12,6 +12,7 @@ from torch import Tensor
 from roboloop.core.types import Array, EnvSpec
 from roboloop.nets.flat import Layout, Views, clone
 from roboloop.nets.heads import LOG_STD_MAX, LOG_STD_MIN
+from roboloop.nets.layers import Scratch
 from roboloop.nets.mlp import MLP, MLPSpec
 
 
@@ -50,16 +51,17 @@ class ActorPolicy:
         self.weights = weights
         self._spec = spec
         self._scale = ActionScale(spec)
+        self._device = weights["linear0.weight"].device
         self._net_spec = MLPSpec.of(weights)
-        self._net, self._rows = MLP(self._net_spec, weights, None, rows=1), 1
+        self._net, self._rows = MLP(self._net_spec, weights, None, rows=1, scratch=Scratch(self._device)), 1
 
     def act(self, obs: Array, explore: bool, rng: np.random.Generator) -> Array:
         """Return actions ``[B, A]``; exploring draws from the Gaussian, else tanh(mean)."""
         rows = len(obs)
         if rows != self._rows:
-            self._net, self._rows = MLP(self._net_spec, self.weights, None, rows), rows
+            self._net, self._rows = MLP(self._net_spec, self.weights, None, rows, Scratch(self._device)), rows
         x = torch.from_numpy(np.ascontiguousarray(obs, dtype=np.float32).reshape(rows, -1))
-        out: Array = self._net.forward(x.to(self.weights["linear0.weight"].device)).cpu().numpy()
+        out: Array = self._net.forward(x.to(self._device)).cpu().numpy()
         action_dim = self._spec.action_dim
         u = out[:, :action_dim]
         if explore:

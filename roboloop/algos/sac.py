@@ -13,13 +13,14 @@ from roboloop.algos.sac_shard import METRICS, SACShape, SACShard
 from roboloop.algos.shards import ShardPool
 from roboloop.algos.temperature import Fixed, Learned, Temperature
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
-from roboloop.core.types import Array, Batch, BatchSpec, EnvSpec, Metrics, State
+from roboloop.core.types import Batch, BatchSpec, EnvSpec, Metrics, State
 from roboloop.nets.flat import Layout, clone
 from roboloop.nets.mlp import initialise
 
 NETS = {"actor": "policy", "critics": "critics", "targets": "targets"}
 """Memory name to state key; the policy's weights can be loaded alone."""
 MOMENTS = {"actor": ("actor_m", "actor_v"), "critics": ("critics_m", "critics_v")}
+INPUTS = ("obs_pair", "noise_pair", "action", "reward", "discount", "alpha", "step")
 MAX_ADAM_STEP = 2**24
 """Last whole number that float32 counts to; the bias corrections are 1 long before."""
 
@@ -34,6 +35,8 @@ class SAC:
         self._shape = SACShape(cfg, frame_stack * math.prod(spec.obs_shape), spec.action_dim)
         self._pool = ShardPool(SACShard, self._shape, self._shape.memory().size, cfg.shards, cfg.processes, device)
         self._mem = self._shape.memory().views(self._pool.memory)
+        # what changes at each update is written through numpy: in place on the CPU, staged for other devices
+        self._host = {name: self._mem[name].cpu().numpy() for name in INPUTS}
         self._layouts: dict[str, Layout] = {
             "actor": self._shape.actor, "critics": self._shape.critics, "targets": self._shape.critics
         }  # fmt: skip
@@ -54,31 +57,27 @@ class SAC:
     def update(self, batch: Batch) -> Metrics:
         """Take one gradient step on a batch (algorithm 1 of the paper)."""
         self._load_batch(batch)
-        self.num_updates += 1
-        self._mem["step"].fill_(min(self.num_updates, MAX_ADAM_STEP))
-        alpha = self._temperature.alpha
-        self._mem["alpha"].fill_(alpha)
         self._pool.run(SACShard.PHASES)
+        self.num_updates += 1
         metrics = dict(zip(METRICS, self._mem["metrics"].sum(0).tolist(), strict=False))
+        metrics["alpha"] = self._temperature.alpha
         self._temperature.update(metrics["entropy"])
-        return {**metrics, "alpha": alpha}
+        return metrics
 
     def _load_batch(self, batch: Batch) -> None:
-        mem, shards, rows = self._mem, self.cfg.shards, self._shape.rows
-
-        def put(name: str, values: Array, index: int | None = None) -> None:
-            view = mem[name] if index is None else mem[name][:, index]
-            flat = np.ascontiguousarray(values, dtype=np.float32).reshape(shards, rows, -1)
-            view.copy_(torch.from_numpy(flat).view(view.shape))
-
-        put("obs_pair", batch.obs, 0)
-        put("obs_pair", batch.next_obs, 1)
-        put("action", self._scale.to_unit(batch.action))
-        put("reward", batch.reward * np.float32(self.cfg.reward_scale))
-        put("discount", batch.discount)
+        host, lead = self._host, (self.cfg.shards, self._shape.rows)
+        np.copyto(host["obs_pair"][:, 0], batch.obs.reshape(*lead, -1))
+        np.copyto(host["obs_pair"][:, 1], batch.next_obs.reshape(*lead, -1))
+        np.copyto(host["action"], self._scale.to_unit(batch.action).reshape(*lead, -1))
+        np.multiply(batch.reward.reshape(lead), self.cfg.reward_scale, out=host["reward"], casting="same_kind")
+        np.copyto(host["discount"], batch.discount.reshape(lead))
         # all noise is drawn here, so that the shards are pure functions of what they are given
-        noise = self._noise_rng.standard_normal(tuple(mem["noise_pair"].shape), dtype=np.float32)
-        mem["noise_pair"].copy_(torch.from_numpy(noise))
+        self._noise_rng.standard_normal(out=host["noise_pair"], dtype=np.float32)
+        host["step"][0] = min(self.num_updates + 1, MAX_ADAM_STEP)
+        host["alpha"][0] = self._temperature.alpha
+        if self._pool.memory.device.type != "cpu":
+            for name, values in host.items():
+                self._mem[name].copy_(torch.from_numpy(values))
 
     def state(self) -> State:
         """Return everything the next update depends on, as copies."""

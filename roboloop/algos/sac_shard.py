@@ -19,6 +19,7 @@ from roboloop.algos.losses import (
 )
 from roboloop.nets.flat import ALIGN, Layout, Views, aligned
 from roboloop.nets.heads import sample, sample_gradient
+from roboloop.nets.layers import Scratch
 from roboloop.nets.mlp import MLP, Ensemble, MLPSpec
 
 METRICS = ("critic_loss", "q_mean", "actor_loss", "entropy")
@@ -90,13 +91,15 @@ class SACShard:
 
     def _build_nets(self, mem: Views, index: int) -> None:
         shape, rows, size = self._shape, self._rows, self._cfg.num_critics
+        scratch = Scratch(mem["actor"].device)
         critics = shape.critics.views(mem["critics"])
         critics_grad = shape.critics.views(mem["critics_grad"][index])
         actor_grad = shape.actor.views(mem["actor_grad"][index])
-        self._actor = MLP(shape.actor_spec, shape.actor.views(mem["actor"]), actor_grad, 2 * rows)
-        self._critics = Ensemble(shape.critic_spec, size, critics, critics_grad, rows)
-        self._frozen_critics = Ensemble(shape.critic_spec, size, critics, None, rows)
-        self._targets = Ensemble(shape.critic_spec, size, shape.critics.views(mem["targets"]), None, rows)
+        self._actor = MLP(shape.actor_spec, shape.actor.views(mem["actor"]), actor_grad, 2 * rows, scratch, "actor")
+        self._critics = Ensemble(shape.critic_spec, size, critics, critics_grad, rows, scratch)
+        self._frozen_critics = Ensemble(shape.critic_spec, size, critics, None, rows, scratch)
+        targets = shape.critics.views(mem["targets"])
+        self._targets = Ensemble(shape.critic_spec, size, targets, None, rows, scratch)
 
     def _build_steps(self, mem: Views, index: int) -> None:
         cfg = self._cfg

@@ -21,7 +21,8 @@ def disk_errors(what: str) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        raise DiskFull(f"disk full while writing {what}: the last good checkpoint is intact; free space, then --resume") from error
+        message = f"disk full while writing {what}: the last good checkpoint is intact; free space, then --resume"
+        raise DiskFull(message) from error
 
 
 def write_durable(path: Path, data: bytes) -> None:

@@ -119,7 +119,7 @@ def read(directory: Path, upto: Frontier) -> Iterator[Record]:
                 records += 1
                 yield load_tensors(payload), _info(payload)
     if (chain, records) != (upto.chain, upto.records):
-        raise DataError(f"journal {directory} does not match the checkpoint: {records} records, {upto.records} expected")
+        raise DataError(f"journal {directory} has {records} records, the checkpoint expects {upto.records}")
 
 
 def copy(source: Path, target: Path, upto: Frontier) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from roboloop.core.types import Env
 from roboloop.envs.config import EnvConfig
-from roboloop.envs.env import Env
 from roboloop.envs.registry import known_ids, make, scripted_policy, task_name
 
 __all__ = ["Env", "EnvConfig", "known_ids", "make", "scripted_policy", "task_name"]

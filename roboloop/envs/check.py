@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from roboloop.core.types import Array, State
-from roboloop.envs.env import Env, Info
+from roboloop.core.types import Array, Env, State
+from roboloop.envs.env import Info
 
 Step = tuple[Array, float, bool, bool, Info]
 

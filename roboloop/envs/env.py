@@ -17,39 +17,6 @@ UNBOUNDED = 1e6
 """Bounds beyond this stand for none at all (DM Control writes 1e10), and no policy can be scaled to them."""
 
 
-class Env(Protocol):
-    """What a sampler sees: every episode starts from an explicit seed and derives all its randomness from it."""
-
-    @property
-    def spec(self) -> EnvSpec:
-        """Shapes, bounds, horizon and protocol."""
-        ...
-
-    def reset(self, seed: int) -> Array:
-        """Start the episode of this seed and return its first observation."""
-        ...
-
-    def step(self, action: Array) -> tuple[Array, float, bool, bool, Info]:
-        """Return obs, reward, terminated, truncated and info; ``info["success"]`` where the task defines it."""
-        ...
-
-    def render(self) -> Array:
-        """Return the current picture, uint8 ``[H, W, 3]``."""
-        ...
-
-    def get_state(self) -> State:
-        """Return all that the rest of the episode depends on."""
-        ...
-
-    def set_state(self, state: State) -> None:
-        """Continue bit for bit where ``get_state`` was called, in this or another instance."""
-        ...
-
-    def close(self) -> None:
-        """Release windows, contexts and processes."""
-        ...
-
-
 class Outcome(NamedTuple):
     """One simulator step, before the clock is applied."""
 

@@ -9,10 +9,9 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from roboloop.core.errors import ConfigError, MissingExtra, nearest
-from roboloop.core.types import Policy
+from roboloop.core.types import Env, Policy
 from roboloop.envs import names
 from roboloop.envs.config import EnvConfig
-from roboloop.envs.env import Env
 from roboloop.envs.headless import prefer_egl
 
 SUITES = {

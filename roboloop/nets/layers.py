@@ -24,16 +24,41 @@ class Layer(Protocol):
         ...
 
 
-class Linear:
-    """y = x W + b, with W as [in, out]."""
+class Scratch:
+    """Memory that networks use in turn: equal names and shapes give the same buffer, which then stays in the cache."""
 
-    def __init__(self, weights: Views, grads: Views | None, y: Tensor) -> None:
-        self._w, self._b = weights["weight"], weights["bias"]
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self._device, self._buffers = device, dict[tuple[str, int, int], Tensor]()
+
+    def take(self, name: str, rows: int, columns: int) -> Tensor:
+        """Return the buffer of a name; whoever took it before has lost it."""
+        key = (name, rows, columns)
+        if key not in self._buffers:
+            self._buffers[key] = torch.empty(rows, columns, device=self._device)
+        return self._buffers[key]
+
+
+def weight_shape(inputs: int, outputs: int) -> tuple[int, int]:
+    """Return how a weight matrix lies in memory: long rows, since BLAS is up to four times slower on short ones."""
+    return (min(inputs, outputs), max(inputs, outputs))
+
+
+def as_in_out(weight: Tensor, bias: Tensor) -> Tensor:
+    """Return the view [in, out] of a weight matrix (or of its gradient), however it lies in memory."""
+    return weight if weight.shape[1] == bias.shape[0] else weight.t()
+
+
+class Linear:
+    """y = x W + b, with W seen as [in, out]."""
+
+    def __init__(self, weights: Views, grads: Views | None, y: Tensor, scratch: Scratch, name: str) -> None:
+        self._b = weights["bias"]
+        self._w = as_in_out(weights["weight"], self._b)
         self._w_t = self._w.t()
-        self._dw: Tensor | None = grads["weight"] if grads else None
-        self._db: Tensor | None = grads["bias"] if grads else None
-        self._y = y
-        self._x = self._dx = torch.empty(0)
+        self._grads = (grads["weight"], grads["bias"]) if grads else None
+        self._long_inputs = weights["weight"] is not self._w
+        self._y, self._scratch, self._name = y, scratch, name
+        self._x = torch.empty(0)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return x W + b for every row."""
@@ -43,14 +68,17 @@ class Linear:
     def backward(self, dy: Tensor, need_dx: bool) -> Tensor | None:
         """Write dW = x^T dy and db = sum of dy; return dx = dy W^T. ``dy`` may cover only the first rows."""
         rows = dy.shape[0]
-        if self._dw is not None:
-            torch.mm(self._x[:rows].t(), dy, out=self._dw)
-            torch.sum(dy, 0, out=self._db)
+        if self._grads is not None:
+            dw, db = self._grads
+            x = self._x if rows == self._x.shape[0] else self._x[:rows]
+            if self._long_inputs:
+                torch.mm(dy.t(), x, out=dw)
+            else:
+                torch.mm(x.t(), dy, out=dw)
+            torch.sum(dy, 0, out=db)
         if not need_dx:
             return None
-        if self._dx.shape[0] != rows:
-            self._dx = torch.empty(rows, self._w.shape[0], device=dy.device)
-        return torch.mm(dy, self._w_t, out=self._dx)
+        return torch.mm(dy, self._w_t, out=self._scratch.take(self._name, rows, self._w.shape[0]))
 
     def backward_inputs_from(self, dy: Tensor, column: int) -> Tensor:
         """Return the gradient of the input columns from ``column`` on, and nothing else."""

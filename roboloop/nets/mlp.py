@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from roboloop.nets.flat import Views, prefixed, under
-from roboloop.nets.layers import Layer, LayerNorm, Linear, ReLU
+from roboloop.nets.layers import Layer, LayerNorm, Linear, ReLU, Scratch, as_in_out, weight_shape
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -31,7 +31,7 @@ class MLPSpec:
         """Return the parameter names and shapes."""
         shapes: Shapes = {}
         for i in range(self.num_linear):
-            shapes[f"linear{i}.weight"] = (self.widths[i], self.widths[i + 1])
+            shapes[f"linear{i}.weight"] = weight_shape(self.widths[i], self.widths[i + 1])
             shapes[f"linear{i}.bias"] = (self.widths[i + 1],)
             if self.layer_norm and i < self.num_linear - 1:
                 shapes[f"norm{i}.gain"] = shapes[f"norm{i}.bias"] = (self.widths[i + 1],)
@@ -40,9 +40,10 @@ class MLPSpec:
     @classmethod
     def of(cls, weights: Views) -> MLPSpec:
         """Read the widths back from saved weights."""
-        widths = [int(weights["linear0.weight"].shape[0])]
-        while (name := f"linear{len(widths) - 1}.weight") in weights:
-            widths.append(int(weights[name].shape[1]))
+        widths: list[int] = []
+        while (name := f"linear{len(widths)}.bias") in weights:
+            widths.append(int(weights[name].shape[0]))
+        widths.insert(0, weights["linear0.weight"].numel() // widths[0])
         return cls(tuple(widths), layer_norm="norm0.gain" in weights)
 
 
@@ -55,31 +56,35 @@ def initialise(weights: Views, rng: np.random.Generator) -> None:
         elif "norm" in layer:
             view.zero_()
         else:
-            bound = 1.0 / math.sqrt(weights[f"{layer}.weight"].shape[0])
+            bias, matrix = weights[f"{layer}.bias"], weights[f"{layer}.weight"]
+            bound = 1.0 / math.sqrt(as_in_out(matrix, bias).shape[0])
             values = rng.uniform(-bound, bound, tuple(view.shape)).astype(np.float32)
             view.copy_(torch.from_numpy(values))
 
 
 class MLP:
-    """Linear (LayerNorm) ReLU ... Linear, for a fixed number of rows; ``grads=None`` freezes the weights."""
+    """Linear (LayerNorm) ReLU ... Linear, for a fixed number of rows; ``grads=None`` freezes the weights.
+
+    Networks that share ``scratch`` and ``name`` share memory: finish one's backward before another's forward.
+    """
 
     def __init__(
-        self, spec: MLPSpec, weights: Views, grads: Views | None, rows: int, y: Tensor | None = None
+        self, spec: MLPSpec, weights: Views, grads: Views | None, rows: int, scratch: Scratch, name: str = "mlp"
     ) -> None:
-        device = weights["linear0.weight"].device
         self._layers: list[Layer] = []
         last = spec.num_linear - 1
         for i in range(spec.num_linear):
-            out = y if y is not None and i == last else torch.empty(rows, spec.widths[i + 1], device=device)
-            name = f"linear{i}"
-            linear = Linear(under(name, weights), under(name, grads) if grads else None, out)
+            y = scratch.take(f"{name}.y{i}", rows, spec.widths[i + 1])
+            views = under(f"linear{i}", weights), under(f"linear{i}", grads) if grads else None
+            # a layer's dx is the dy of the layer before: two names in turn are enough for any depth
+            linear = Linear(*views, y, scratch, f"dx{i % 2}")
             self._layers.append(linear)
             if i == 0:
                 self._first = linear
+            if i < last and spec.layer_norm:
+                views = under(f"norm{i}", weights), under(f"norm{i}", grads) if grads else None
+                self._layers.append(LayerNorm(*views))
             if i < last:
-                if spec.layer_norm:
-                    norm = under(f"norm{i}", weights), under(f"norm{i}", grads) if grads else None
-                    self._layers.append(LayerNorm(*norm))
                 self._layers.append(ReLU())
 
     def forward(self, x: Tensor) -> Tensor:
@@ -105,12 +110,13 @@ class MLP:
 
 
 class Ensemble:
-    """Several critics Q_e(s, a) on the same inputs; outputs are ``[E, rows]``."""
+    """Several critics Q_e(s, a) on the same inputs; values are ``[E, rows]``."""
 
-    def __init__(self, spec: MLPSpec, size: int, weights: Views, grads: Views | None, rows: int) -> None:
-        self._q = torch.empty(size, rows, 1, device=next(iter(weights.values())).device)
+    def __init__(
+        self, spec: MLPSpec, size: int, weights: Views, grads: Views | None, rows: int, scratch: Scratch
+    ) -> None:
         self._members = [
-            MLP(spec, under(str(e), weights), under(str(e), grads) if grads else None, rows, self._q[e])
+            MLP(spec, under(str(e), weights), under(str(e), grads) if grads else None, rows, scratch, f"critic{e}")
             for e in range(size)
         ]
 
@@ -121,9 +127,7 @@ class Ensemble:
 
     def forward(self, x: Tensor) -> Tensor:
         """Return every member's value of every row, ``[E, rows]``."""
-        for member in self._members:
-            member.forward(x)
-        return self._q.squeeze(2)
+        return torch.cat([member.forward(x) for member in self._members], dim=1).t().contiguous()
 
     def backward(self, dq: Tensor) -> None:
         """Write every member's weight gradients for the output gradient ``[E, rows]``."""

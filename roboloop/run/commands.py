@@ -86,7 +86,7 @@ def _fork(source: Path, step: int | None, flags: list[str], args: list[str]) -> 
     config = parse_flags(old.config, flags, "roboloop train --fork RUN --at STEP")
     config.check()
     if config.env.num_envs != old.config.env.num_envs or config.env.frame_stack != old.config.env.frame_stack:
-        raise ConfigError("a fork keeps env.num_envs and env.frame_stack: its buffer and running episodes depend on them")
+        raise ConfigError("a fork keeps env.num_envs and env.frame_stack: its buffer depends on them")
     return old.fork(config, step, ["train", *args])
 
 

@@ -88,8 +88,9 @@ class Evaluator:
         return summarise(list(rows.values()))
 
     def _wave(self, policy: Policy, plan: Plan, episodes: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """Run up to one episode per lane. A lane is fixed by the episode, and the batch always has all lanes, so
-        that an episode's numbers do not depend on which others are still to do."""
+        """Run up to one episode per lane."""
+        # a lane is fixed by the episode, and the batch always has all lanes, so that an episode's numbers do not
+        # depend on which others are still to do
         stack = FrameStack(self._envs[0].spec, self._lanes, self._frame_stack)
         rng = stream(plan.seed, "evaluation-policy")
         running = {e % self._lanes: e for e in episodes}

@@ -28,6 +28,9 @@ from roboloop.track.read import read_jsonl
 from roboloop.track.sinks import Sink
 from roboloop.track.terminal import Progress
 
+STATEFUL = ("clock", "updates_due", "log_due", "eval_due", "save_due", "milestone_due", "meter", "sampler", "algo")
+"""Parts of the runner that a checkpoint saves and loads by name; the store is loaded apart, from its journal."""
+
 
 class Closable(Protocol):
     """Anything that holds files, simulators or processes."""
@@ -78,7 +81,7 @@ class Runner:
                         self.clock.updates += 1
                     self.watch.lap("update_s")
                     self._after_iteration(rollout)
-                self._save()
+                self.save()
             state = "stopped" if self._stop_signal else "done"
         finally:
             with contextlib.suppress(OSError):  # a full disk has its own message already
@@ -105,7 +108,7 @@ class Runner:
             self._evaluate()
             self.watch.lap("eval_s")
         if self._checkpoint_due(bool(rollout.episodes)):
-            self._save()
+            self.save()
 
     def _log(self) -> None:
         row = {**self.clock.counters(), **self.meter.flush()}
@@ -149,37 +152,30 @@ class Runner:
         by_time = cfg.every_s > 0 and time.monotonic() - self._saved_at >= cfg.every_s
         return by_steps or by_time or (cfg.every_episode and episode_ended) or self.best["step"] == step
 
-    def _save(self) -> None:
+    def save(self) -> None:
         """Commit everything at one frontier."""
         if self._saved_step == self.clock.step:
             return
+        self._attach_journal()
         frontier = self.store.commit()
         self.metrics.sync()
         offsets = {log.path.name: log.offset() for log in (self.metrics, self.timing)}
         self.watch.lap("log_s")
         point = Checkpoint(self.run.path, self.clock.step, self.state(), frontier, offsets, self.watch.seconds)
         checkpoint.save(self.run.checkpoints, point)
-        checkpoint.prune(self.run.checkpoints, self.cfg.checkpoint.keep_last, {*self.milestones, int(self.best["step"])})
+        keep = {*self.milestones, int(self.best["step"])}
+        checkpoint.prune(self.run.checkpoints, self.cfg.checkpoint.keep_last, keep)
         self._saved_step, self._saved_at = self.clock.step, time.monotonic()
         self.watch.lap("checkpoint_s")
 
     def state(self) -> State:
         """Return everything the next iteration depends on."""
         return {
-            "clock": self.clock.state(),
-            "updates_due": self.updates_due.state(),
-            "log_due": self.log_due.state(),
-            "eval_due": self.eval_due.state(),
-            "save_due": self.save_due.state(),
-            "milestone_due": self.milestone_due.state(),
+            **{name: getattr(self, name).state() for name in (*STATEFUL, "store")},
             "milestones": self.milestones,
             "best": self.best,
             "last": {k: v for k, v in self.last.items() if not k.endswith("_per_s")},
             "finished": self.finished,
-            "meter": self.meter.state(),
-            "sampler": self.sampler.state(),
-            "store": self.store.state(),
-            "algo": self.algo.state(),
         }
 
     def resume(self, tell: Callable[[str], None]) -> int:
@@ -201,7 +197,7 @@ class Runner:
 
     def _load(self, point: Checkpoint) -> None:
         state = point.state
-        for name in ("clock", "updates_due", "log_due", "eval_due", "save_due", "milestone_due", "meter", "sampler", "algo"):
+        for name in STATEFUL:
             getattr(self, name).load(state[name])
         self.milestones, self.best, self.last = state["milestones"], state["best"], state["last"]
         self.finished = state["finished"]

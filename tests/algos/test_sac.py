@@ -89,9 +89,7 @@ def test_update_of_two_shards_equals_the_unsharded_update_up_to_rounding() -> No
             sac._mem["step"].fill_(1.0)
             sac._mem["alpha"].fill_(0.5)
             sac._pool.run(SACShard.PHASES[:1])
-    torch.testing.assert_close(
-        halves._mem["critics_grad"].sum(0), whole._mem["critics_grad"][0], atol=1e-5, rtol=1e-4
-    )
+    torch.testing.assert_close(halves._mem["critics_grad"].sum(0), whole._mem["critics_grad"][0], atol=1e-5, rtol=1e-4)
 
 
 def test_actor_phases_leave_critics_untouched_and_critic_phases_the_actor() -> None:

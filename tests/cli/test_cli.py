@@ -12,8 +12,9 @@ import pytest
 from roboloop.run.recipes import names
 
 TINY = (
-    "--env gym/InvertedPendulum-v5 --env.max-episode-steps 30 --env.eval-max-episode-steps 30 --steps 200 --warmup-steps 50"
-    " --log-every-steps 50 --algo.hidden 8 8 --algo.batch-size 8 --algo.processes 1 --replay.capacity 1000"
+    "--env gym/InvertedPendulum-v5 --env.max-episode-steps 30 --env.eval-max-episode-steps 30"
+    " --steps 200 --warmup-steps 50 --log-every-steps 50 --replay.capacity 1000"
+    " --algo.hidden 8 8 --algo.batch-size 8 --algo.processes 1"
     " --eval.every-steps 100 --eval.episodes 2 --checkpoint.every-steps 50 --checkpoint.milestone-steps 100"
 ).split()
 
@@ -98,9 +99,8 @@ def test_resume_may_extend_but_not_rewrite_the_past(finished):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_checkpoints_and_exits_clean(tmp_path, number):
     args = [*TINY, "--steps", "100000", "--experiment", "s", "--runs-dir", str(tmp_path)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "roboloop.cli", "train", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, "-m", "roboloop.cli", "train", *args]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     path = tmp_path / "s" / "InvertedPendulum-v5" / "0"
     while process.poll() is None and not list(path.glob("checkpoints/step-*")):
         time.sleep(0.05)
@@ -190,7 +190,9 @@ def test_a_missing_simulator_names_the_extra_to_install(tmp_path):
         "sys.meta_path.insert(0, Hide())\n"
     )
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    command = [sys.executable, "-m", "roboloop.cli", "train", "--env", "dmc/walker-walk", "--runs-dir", str(tmp_path / "r")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    args = ["train", "--env", "dmc/walker-walk", "--runs-dir", str(tmp_path / "r")]
+    done = subprocess.run(
+        [sys.executable, "-m", "roboloop.cli", *args], capture_output=True, text=True, check=False, env=env
+    )
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "pip install 'roboloop[dmc]'" in done.stderr

@@ -1,6 +1,6 @@
 """kill -9 at random moments of a run with per-episode checkpoints; every --resume must work and leave no trace.
 
-    python tests/faults/kill_and_resume.py --kills 200
+python tests/faults/kill_and_resume.py --kills 200
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from roboloop.run import checkpoint
 
 FLAGS = (
     "--env gym/Pendulum-v1 --env.max-episode-steps 40 --env.eval-max-episode-steps 40 --env.num-envs 2"
-    " --warmup-steps 60 --log-every-steps 50 --no-tensorboard --algo.hidden 16 16 --algo.batch-size 16 --replay.capacity 3000"
+    " --warmup-steps 60 --log-every-steps 50 --no-tensorboard --replay.capacity 3000"
+    " --algo.hidden 16 16 --algo.batch-size 16"
     " --eval.every-steps 400 --eval.episodes 2 --checkpoint.every-episode --checkpoint.every-steps 0"
 ).split()
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from roboloop.nets.flat import ALIGN, Layout, Views, under
 from roboloop.nets.heads import LOG_STD_MAX, sample, sample_gradient
-from roboloop.nets.layers import NORM_EPS
+from roboloop.nets.layers import NORM_EPS, Scratch, as_in_out
 from roboloop.nets.mlp import MLP, Ensemble, MLPSpec, initialise
 
 SPECS = [MLPSpec((5, 7, 6, 3)), MLPSpec((5, 7, 6, 9, 3)), MLPSpec((5, 7, 6, 3), layer_norm=True)]
@@ -29,7 +29,8 @@ def make(spec: MLPSpec) -> tuple[Views, Views]:
 def by_autograd(spec: MLPSpec, weights: Views, x: Tensor) -> Tensor:
     """Return what the network should compute, as a differentiable graph."""
     for i in range(spec.num_linear):
-        x = x @ weights[f"linear{i}.weight"] + weights[f"linear{i}.bias"]
+        bias = weights[f"linear{i}.bias"]
+        x = x @ as_in_out(weights[f"linear{i}.weight"], bias) + bias
         if i < spec.num_linear - 1:
             if spec.layer_norm:
                 x = functional.layer_norm(x, x.shape[1:], weights[f"norm{i}.gain"], weights[f"norm{i}.bias"], NORM_EPS)
@@ -55,12 +56,12 @@ def test_mlp_equals_autograd_in_outputs_weight_and_input_gradients(spec: MLPSpec
     x_leaf = x.clone().requires_grad_()
     wanted = by_autograd(spec, leaves, x_leaf)
     torch.autograd.backward(wanted, dy)
-    net = MLP(spec, weights, grads, rows=11)
+    net = MLP(spec, weights, grads, rows=11, scratch=Scratch())
     torch.testing.assert_close(net.forward(x), wanted.detach())
     net.backward(dy.clone())
     for name, leaf in leaves.items():
         torch.testing.assert_close(grads[name], leaf.grad)
-    frozen = MLP(spec, weights, None, rows=11)
+    frozen = MLP(spec, weights, None, rows=11, scratch=Scratch())
     frozen.forward(x)
     assert x_leaf.grad is not None
     torch.testing.assert_close(frozen.backward_inputs_from(dy.clone(), 2), x_leaf.grad[:, 2:])
@@ -70,11 +71,11 @@ def test_mlp_equals_autograd_in_outputs_weight_and_input_gradients(spec: MLPSpec
 def test_backward_over_the_first_rows_ignores_the_others(spec: MLPSpec) -> None:
     weights, grads = make(spec)
     x, dy = torch.randn(10, 5), torch.randn(4, 3)
-    net = MLP(spec, weights, grads, rows=10)
+    net = MLP(spec, weights, grads, rows=10, scratch=Scratch())
     net.forward(x)
     net.backward(dy.clone())
     part = {name: grad.clone() for name, grad in grads.items()}
-    small = MLP(spec, weights, grads, rows=4)
+    small = MLP(spec, weights, grads, rows=4, scratch=Scratch())
     small.forward(x[:4])
     small.backward(dy.clone())
     for name, grad in grads.items():
@@ -87,7 +88,7 @@ def test_ensemble_members_are_independent_networks_on_the_same_input() -> None:
     weights, grads = layout.views(layout.zeros()), layout.views(layout.zeros())
     initialise(weights, np.random.default_rng(1))
     x, dq = torch.randn(6, 5), torch.randn(3, 6)
-    critics = Ensemble(spec, 3, weights, grads, rows=6)
+    critics = Ensemble(spec, 3, weights, grads, rows=6, scratch=Scratch())
     q = critics.forward(x)
     critics.backward(dq)
     for e in range(3):

@@ -1,0 +1,68 @@
+"""The house rules, as tests: direction of imports, no unsafe loads, proportions."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FILES = sorted((ROOT / "roboloop").rglob("*.py"))
+LEVELS = [{"core"}, {"envs", "nets", "data", "track"}, {"sample", "algos"}, {"run"}, {"launch", "dash"}, {"cli"}]
+RANK = {package: rank for rank, level in enumerate(LEVELS) for package in level}
+
+
+def package_of(path: Path) -> str:
+    return path.relative_to(ROOT / "roboloop").parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("roboloop."):
+            found.add(node.module.split(".")[1])
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("roboloop.")}
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_point_one_way(path):
+    own = package_of(path)
+    if own not in RANK:  # roboloop/__init__.py
+        return
+    wrong = [p for p in imports(path) if p != own and RANK[p] >= RANK[own]]
+    assert not wrong, f"{own} must not import {wrong}"
+
+
+def test_nothing_unsafe_is_loaded():
+    pattern = re.compile(
+        r"\bpickle\b|cloudpickle|torch\.load\(|(?<![\w.])eval\(|(?<![\w.])exec\(|yaml\.load\(|allow_pickle=True"
+    )
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in FILES
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert not found
+
+
+def test_files_and_functions_keep_their_proportions():
+    too_long = [str(p) for p in FILES if len(p.read_text().splitlines()) > 400]
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and (node.end_lineno or 0) - node.lineno >= 60:
+                too_long.append(f"{path}:{node.lineno} {node.name}")
+    assert not too_long
+
+
+def test_reading_runs_needs_no_torch_and_no_simulator():
+    code = (
+        "import sys, roboloop.cli, roboloop.track.commands, roboloop.envs.registry, roboloop.run.config\n"
+        "print([m for m in ('torch', 'mujoco', 'metaworld', 'dm_control', 'matplotlib') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
