@@ -102,7 +102,8 @@ def make_torchrl(size: int, directory: str) -> Run:
     rows = TensorDict(
         {
             "obs": torch.randn(size, OBS_DIM), "next_obs": torch.randn(size, OBS_DIM),
-            "action": torch.rand(size, ACTION_DIM), "reward": torch.rand(size), "done": torch.zeros(size, dtype=torch.bool),
+            "action": torch.rand(size, ACTION_DIM), "reward": torch.rand(size),
+            "done": torch.zeros(size, dtype=torch.bool),
         },
         batch_size=[size],
     )  # fmt: skip

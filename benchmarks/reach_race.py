@@ -1,7 +1,7 @@
 """Wall time and steps to 95 % success on Meta-World reach-v3: ours (recipe `reach`) and SB3's SAC, one after another.
 
-SB3 runs twice: as it comes (one environment, the suite's horizon, default hyper-parameters, one update per step) and with
-our recipe's settings (8 environments, horizon 100, 4 updates per 8 steps, learning rates of 1e-3). It gets our fast
+SB3 runs twice: as it comes (one environment, the suite's horizon, default hyper-parameters, one update per step) and
+with our recipe (8 environments, horizon 100, 4 updates per 8 steps, learning rates of 1e-3). It gets our fast
 environment, and both are judged by the same evaluator on the same goals; evaluation is not counted as training time.
 Each contender has the machine to itself. The runs are ordinary run directories: `roboloop plot` overlays them.
 """
