@@ -70,10 +70,11 @@ def make_ours(hidden: tuple[int, ...], batch_size: int, threads: int) -> Run:
     return run
 
 
-def sb3_like(sac_class: Any, hidden: tuple[int, ...], batch_size: int, to_leaf: Callable[[Any], Any], **kw: Any) -> Any:
+def sb3_like(sac_class: Any, hidden: tuple[int, ...], batch_size: int) -> Any:
     """Return an SB3-style learner whose replay buffer hands out ready batches."""
     import gymnasium
     import numpy as np
+    import torch
     from stable_baselines3.common.logger import Logger
     from stable_baselines3.common.type_aliases import ReplayBufferSamples
 
@@ -81,12 +82,10 @@ def sb3_like(sac_class: Any, hidden: tuple[int, ...], batch_size: int, to_leaf: 
         observation_space = gymnasium.spaces.Box(-10, 10, (OBS_DIM,), np.float32)
         action_space = gymnasium.spaces.Box(-1, 1, (ACTION_DIM,), np.float32)
 
-    learner = sac_class(
-        "MlpPolicy", Box(), policy_kwargs={"net_arch": list(hidden)}, buffer_size=10, device="cpu", **kw
-    )
+    learner = sac_class("MlpPolicy", Box(), policy_kwargs={"net_arch": list(hidden)}, buffer_size=10, device="cpu")
     learner.set_logger(Logger(None, []))
     ready = itertools.cycle([
-        ReplayBufferSamples(to_leaf(o), to_leaf(a), to_leaf(n), to_leaf(d[:, None]), to_leaf(r[:, None]))
+        ReplayBufferSamples(*(torch.from_numpy(leaf) for leaf in (o, a, n, d[:, None], r[:, None])))
         for o, a, r, n, d in numpy_batches(batch_size)
     ])  # fmt: skip
     learner.replay_buffer.sample = lambda *_args, **_kw: next(ready)
@@ -99,16 +98,15 @@ def make_sb3(hidden: tuple[int, ...], batch_size: int, threads: int) -> Run:
     from stable_baselines3 import SAC
 
     torch.set_num_threads(threads)
-    learner = sb3_like(SAC, hidden, batch_size, torch.from_numpy)
+    learner = sb3_like(SAC, hidden, batch_size)
     return lambda updates: learner.train(updates, batch_size)
 
 
 def make_sbx(hidden: tuple[int, ...], batch_size: int, threads: int, steps_per_call: int = 1) -> Run:
     """SB3 on JAX: ``SAC.train`` with one update per call (as when training after every step), or a compiled loop."""
-    import torch
     from sbx import SAC
 
-    learner = sb3_like(SAC, hidden, batch_size * steps_per_call, torch.from_numpy)
+    learner = sb3_like(SAC, hidden, batch_size * steps_per_call)
 
     def run(updates: int) -> None:
         for _ in range(updates // steps_per_call):

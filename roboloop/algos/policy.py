@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, EnvSpec
 from roboloop.nets.flat import Layout, Views, clone
 from roboloop.nets.heads import LOG_STD_MAX, LOG_STD_MIN
@@ -21,16 +22,26 @@ class ActionScale:
 
     def __init__(self, spec: EnvSpec) -> None:
         low, high = (np.asarray(bound, dtype=np.float64) for bound in (spec.action_low, spec.action_high))
+        if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+            raise ConfigError(
+                f"action bounds must be finite with low below high, not {low.tolist()} to {high.tolist()}"
+            )
         self._low, self._high = low.astype(np.float32), high.astype(np.float32)
         self._center, self._half = ((high + low) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32)
 
     def to_env(self, unit: Array) -> Array:
         """Return actions in the environment's units, never outside its bounds."""
-        return np.clip(unit * self._half + self._center, self._low, self._high)
+        return bounded(unit * self._half + self._center, self._low, self._high)
 
     def to_unit(self, action: Array) -> Array:
         """Return actions in [-1, 1]."""
         return (action - self._center) / self._half
+
+
+def bounded(values: Array, low: Array | float, high: Array | float) -> Array:
+    """Return np.clip, without the 5 us that its checks take."""
+    inside: Array = np.minimum(np.maximum(values, low), high)
+    return inside
 
 
 class UniformPolicy:
@@ -60,12 +71,14 @@ class ActorPolicy:
         rows = len(obs)
         if rows != self._rows:
             self._net, self._rows = MLP(self._net_spec, self.weights, None, rows, Scratch(self._device)), rows
-        x = torch.from_numpy(np.ascontiguousarray(obs, dtype=np.float32).reshape(rows, -1))
-        out: Array = self._net.forward(x.to(self._device)).cpu().numpy()
+        x = torch.from_numpy(np.asarray(obs, dtype=np.float32).reshape(rows, -1))
+        on_cpu = self._device.type == "cpu"
+        y = self._net.forward(x if on_cpu else x.to(self._device))
+        out: Array = (y if on_cpu else y.cpu()).numpy()
         action_dim = self._spec.action_dim
         u = out[:, :action_dim]
         if explore:
-            std = np.exp(np.clip(out[:, action_dim:], LOG_STD_MIN, LOG_STD_MAX))
+            std = np.exp(bounded(out[:, action_dim:], LOG_STD_MIN, LOG_STD_MAX))
             u = u + std * rng.standard_normal(u.shape, dtype=np.float32)
         return self._scale.to_env(np.tanh(u))
 

@@ -42,18 +42,18 @@ def serve(number: int, shared: SharedMemory) -> None:
     make, shape, num_shards, processes = read_job()
     shards = [make(shape, shared.floats, i) for i in range(number + 1, num_shards, processes)]
     phases = type(shards[0]).PHASES
-    control = Control(shared)
+    control, parent_pid = Control(shared), os.getppid()
     word = control.word
     control.set_ready(number)
     while True:
-        word = wait_for_word(control, number, word)
+        word = wait_for_word(control, number, word, parent_pid)
         phase = phases[control.phase_index(word)]
         for shard in shards:
             shard.run(phase)
         control.set_done(number, word)
 
 
-def wait_for_word(control: Control, number: int, last: int) -> int:
+def wait_for_word(control: Control, number: int, last: int, parent_pid: int) -> int:
     """Return the next posted word: spin for a moment, then sleep until the parent writes to the pipe."""
     spins = 0
     park_at_s = time.monotonic() + SPIN_S
@@ -64,21 +64,21 @@ def wait_for_word(control: Control, number: int, last: int) -> int:
             control.set_parked(number, True)
             # look once more: the parent may have posted before it could see that we are parked
             if control.word == last:
-                sleep_until_woken()
+                sleep_until_woken(parent_pid)
             control.set_parked(number, False)
             if control.word == last:
                 park_at_s = 0.0
     return word
 
 
-def sleep_until_woken() -> None:
+def sleep_until_woken(parent_pid: int) -> None:
     """Block on the parent's pipe; EOFError if the parent has closed it or has died."""
     poller = select.poll()
     poller.register(0, select.POLLIN | select.POLLHUP)
     if poller.poll(PARK_MS):
         if not os.read(0, 4096):
             raise EOFError
-    elif os.getppid() == 1:
+    elif os.getppid() != parent_pid:  # a forked sibling may still hold the other end of the pipe
         raise EOFError
 
 

@@ -56,11 +56,11 @@ class ShardPool:
         self._shards = [make(shape, self.memory, i) for i in range(shards)]
         self._job = (make, shape, shards, self._processes)
         self._helpers: list[subprocess.Popen[bytes]] = []
-        self._started = self._closed = False
+        self._started = False
         self._word = 0
 
     def run(self, phases: Sequence[str]) -> None:
-        """Run the phases in order, each on all shards before the next begins."""
+        """Run the shards' PHASES (or the first of them) in order, each on all shards before the next begins."""
         if not self._started:
             self._start()
         # until the helpers have imported torch, this process does their shards too: same bits, no waiting
@@ -94,15 +94,13 @@ class ShardPool:
         return [helper.pid for helper in self._helpers]
 
     def close(self) -> None:
-        """Stop the helpers."""
-        self._closed = True
+        """Stop the helpers; later updates run in this process alone."""
+        self._started = True
         stop(self._helpers)
         self._helpers.clear()
 
     def _start(self) -> None:
         self._started = True
-        if self._closed:
-            raise RuntimeError("this algorithm is closed: it cannot update any more")
         for number in range(self._processes - 1):
             self._helpers.append(start_helper(number, self._shared, self._job))
         weakref.finalize(self, stop, self._helpers)

@@ -127,7 +127,7 @@ class Ensemble:
 
     def forward(self, x: Tensor) -> Tensor:
         """Return every member's value of every row, ``[E, rows]``."""
-        return torch.cat([member.forward(x) for member in self._members], dim=1).t().contiguous()
+        return torch.cat([member.forward(x).view(1, -1) for member in self._members])
 
     def backward(self, dq: Tensor) -> None:
         """Write every member's weight gradients for the output gradient ``[E, rows]``."""

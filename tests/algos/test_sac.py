@@ -15,7 +15,7 @@ from roboloop.algos.config import SACConfig
 from roboloop.algos.policy import UniformPolicy, policy_from_weights
 from roboloop.algos.sac import SAC
 from roboloop.algos.sac_shard import SACShard, stretch
-from roboloop.core.errors import ConfigError
+from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.types import Batch, EnvSpec, State
 
 SPEC = EnvSpec((5,), "float32", (-2.0, 0.0), (2.0, 1.0), 100)
@@ -187,6 +187,17 @@ def test_policy_mean_finds_the_optimum_of_a_quadratic_bandit(layer_norm: bool) -
 def test_impossible_configs_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         SAC(dataclasses.replace(SMALL, **change), SPEC, 1, seed=0)
+
+
+def test_unbounded_actions_are_refused() -> None:
+    with pytest.raises(ConfigError, match="finite"):
+        SAC(SMALL, dataclasses.replace(SPEC, action_high=(np.inf, 1.0)), 1, seed=0)
+
+
+def test_a_state_of_other_widths_is_refused_by_name() -> None:
+    other = SAC(dataclasses.replace(SMALL, hidden=(16, 16)), SPEC, 1, seed=0)
+    with pytest.raises(DataError, match=r"actor/linear0.weight has shape \(5, 16\)"):
+        SAC(SMALL, SPEC, 1, seed=0).load(other.state())
 
 
 def test_stretches_cover_the_vector_once() -> None:
