@@ -91,10 +91,6 @@ class ActorPolicy:
         for name, view in self.weights.items():
             view.copy_(_tensor(weights[name]))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Travel to other processes as plain arrays, never as shared memory."""
-        return policy_from_weights, ({k: v.cpu().numpy().copy() for k, v in self.weights.items()}, self._spec)
-
 
 def policy_from_weights(weights: Mapping[str, Any], spec: EnvSpec) -> ActorPolicy:
     """Build a policy from the ``policy`` entry of a saved state and the environment's spec alone."""

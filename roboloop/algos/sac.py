@@ -34,7 +34,7 @@ class SAC:
         self.cfg = cfg
         self.needs = BatchSpec(cfg.batch_size, cfg.n_step, cfg.gamma, frame_stack)
         self._shape = SACShape(cfg, frame_stack * math.prod(spec.obs_shape), spec.action_dim)
-        self._pool = ShardPool(SACShard, self._shape, self._shape.memory().size, cfg.shards, cfg.processes, device)
+        self._pool = ShardPool(self._shape, self._shape.memory().size, cfg.shards, cfg.processes, device)
         self._mem = self._shape.memory().views(self._pool.memory)
         # what changes at each update is written through numpy: in place on the CPU, staged for other devices
         self._host = {name: self._mem[name].cpu().numpy() for name in INPUTS}

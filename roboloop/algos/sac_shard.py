@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from roboloop.algos.losses import (
     critic_loss_gradient,
     td_target,
 )
+from roboloop.core.config import override, to_dict
 from roboloop.nets.flat import ALIGN, Layout, Views, aligned
 from roboloop.nets.heads import sample, sample_gradient
 from roboloop.nets.layers import Scratch
@@ -57,6 +59,19 @@ class SACShape:
     def critics(self) -> Layout:
         """All critics' parameters."""
         return Layout(Ensemble.shapes(self.critic_spec, self.cfg.num_critics))
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the shape as plain data."""
+        return {"cfg": to_dict(self.cfg), "obs_dim": self.obs_dim, "action_dim": self.action_dim}
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> SACShape:
+        """Return the shape that ``to_data`` described."""
+        return cls(override(SACConfig(), data["cfg"]), data["obs_dim"], data["action_dim"])
+
+    def make_shard(self, memory: Tensor, index: int) -> SACShard:
+        """Build one shard over the shared memory."""
+        return SACShard(self, memory, index)
 
     def memory(self) -> Layout:
         """Everything the processes share; batch leaves are ``[shard, row, ...]``."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
-import pickle
 import select
 import signal
 import sys
@@ -39,8 +40,10 @@ def serve(number: int, shared: SharedMemory) -> None:
     """Do the posted phases for ever; EOFError when the parent has gone."""
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    make, shape, num_shards, processes = read_job()
-    shards = [make(shape, shared.floats, i) for i in range(number + 1, num_shards, processes)]
+    job = read_job()
+    module, name = job["kind"].split(":")
+    work = getattr(importlib.import_module(module), name).from_data(job["work"])
+    shards = [work.make_shard(shared.floats, i) for i in range(number + 1, job["shards"], job["processes"])]
     phases = type(shards[0]).PHASES
     control, parent_pid = Control(shared), os.getppid()
     word = control.word
@@ -82,10 +85,11 @@ def sleep_until_woken(parent_pid: int) -> None:
         raise EOFError
 
 
-def read_job() -> Any:
+def read_job() -> dict[str, Any]:
     """Return what to compute, as sent by the parent that started us."""
     size = int.from_bytes(read_exactly(8), "little")
-    return pickle.loads(read_exactly(size))
+    job: dict[str, Any] = json.loads(read_exactly(size))
+    return job
 
 
 def read_exactly(size: int) -> bytes:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
-import pickle
 import platform
 import signal
 import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import torch
 
@@ -32,9 +32,16 @@ class Shard(Protocol):
         ...
 
 
-ShapeT = TypeVar("ShapeT")
-MakeShard = Callable[[ShapeT, torch.Tensor, int], Shard]
-"""Builds shard number i from a picklable shape and the shared memory."""
+class Work(Protocol):
+    """What is to be computed: known to every process as plain data, so that it can travel as JSON."""
+
+    def to_data(self) -> dict[str, Any]:
+        """Return what ``from_data`` of the same class accepts."""
+        ...
+
+    def make_shard(self, memory: torch.Tensor, index: int) -> Shard:
+        """Build one shard over the shared memory."""
+        ...
 
 
 class HelperDied(RuntimeError):
@@ -44,17 +51,16 @@ class HelperDied(RuntimeError):
 class ShardPool:
     """Shard i runs in process i modulo the number of processes; a phase ends when all shards have run it."""
 
-    def __init__(
-        self, make: MakeShard[ShapeT], shape: ShapeT, num_floats: int, shards: int, processes: int, device: str
-    ) -> None:
+    def __init__(self, work: Work, num_floats: int, shards: int, processes: int, device: str) -> None:
         # one thread always: with more, BLAS may sum in another order and the bits would depend on the resources
         torch.set_num_threads(1)
         self._processes = usable_processes(processes, shards, device)
         self._shared = SharedMemory.create(num_floats)
         self.memory = self._shared.floats if device == "cpu" else torch.zeros(num_floats, device=device)
         self._control = Control(self._shared)
-        self._shards = [make(shape, self.memory, i) for i in range(shards)]
-        self._job = (make, shape, shards, self._processes)
+        self._shards = [work.make_shard(self.memory, i) for i in range(shards)]
+        kind = f"{type(work).__module__}:{type(work).__qualname__}"
+        self._job = {"kind": kind, "work": work.to_data(), "shards": shards, "processes": self._processes}
         self._helpers: list[subprocess.Popen[bytes]] = []
         self._started = False
         self._word = 0
@@ -158,7 +164,7 @@ def usable_processes(wanted: int, shards: int, device: str) -> int:
     return max(1, min(wanted, shards, len(os.sched_getaffinity(0))))
 
 
-def start_helper(number: int, shared: SharedMemory, job: tuple[object, ...]) -> subprocess.Popen[bytes]:
+def start_helper(number: int, shared: SharedMemory, job: dict[str, Any]) -> subprocess.Popen[bytes]:
     """Start a fresh interpreter that computes shards; its stdin is its lifeline: when we die, it ends."""
     env = {
         **os.environ,
@@ -172,7 +178,7 @@ def start_helper(number: int, shared: SharedMemory, job: tuple[object, ...]) -> 
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, pass_fds=(shared.fd,), env=env,
     )  # fmt: skip
     assert helper.stdin is not None
-    payload = pickle.dumps(job)
+    payload = json.dumps(job).encode()
     helper.stdin.write(len(payload).to_bytes(8, "little") + payload)
     return helper
 
