@@ -15,6 +15,8 @@ class SACConfig:
     """Widths of the hidden layers of actor and critics."""
     layer_norm: bool = False
     """Normalise hidden layers before each ReLU."""
+    normalize_obs: bool = False
+    """Scale observations by their running mean and deviation; for units that differ, such as metres and radians."""
     gamma: float = 0.99
     """Discount per environment step."""
     tau: float = 0.005

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,11 +9,12 @@ import torch
 from torch import Tensor
 
 from roboloop.core.errors import ConfigError
-from roboloop.core.types import Array, EnvSpec
+from roboloop.core.types import Array, EnvSpec, State
 from roboloop.nets.flat import Layout, Views, clone
 from roboloop.nets.heads import LOG_STD_MAX, LOG_STD_MIN
 from roboloop.nets.layers import Scratch
 from roboloop.nets.mlp import MLP, MLPSpec
+from roboloop.nets.normalize import Normalizer, normalizer_of
 
 
 class ActionScale:
@@ -58,8 +58,9 @@ class UniformPolicy:
 class ActorPolicy:
     """The tanh-Gaussian actor over weights that a trainer may go on changing."""
 
-    def __init__(self, weights: Views, spec: EnvSpec) -> None:
+    def __init__(self, weights: Views, spec: EnvSpec, norm: Normalizer) -> None:
         self.weights = weights
+        self.norm = norm
         self._spec = spec
         self._scale = ActionScale(spec)
         self._device = weights["linear0.weight"].device
@@ -71,7 +72,7 @@ class ActorPolicy:
         rows = len(obs)
         if rows != self._rows:
             self._net, self._rows = MLP(self._net_spec, self.weights, None, rows, Scratch(self._device)), rows
-        x = torch.from_numpy(np.asarray(obs, dtype=np.float32).reshape(rows, -1))
+        x = torch.from_numpy(self.norm(np.asarray(obs, dtype=np.float32).reshape(rows, -1)))
         on_cpu = self._device.type == "cpu"
         y = self._net.forward(x if on_cpu else x.to(self._device))
         out: Array = (y if on_cpu else y.cpu()).numpy()
@@ -84,21 +85,21 @@ class ActorPolicy:
 
     def snapshot(self) -> ActorPolicy:
         """Return a policy that no later update changes."""
-        return ActorPolicy(clone(self.weights), self._spec)
+        return policy_from_state(self.state(), self._spec)
 
-    def load(self, weights: Mapping[str, Any]) -> None:
-        """Copy weights of the same shapes into this policy, in place."""
-        for name, view in self.weights.items():
-            view.copy_(_tensor(weights[name]))
+    def state(self) -> State:
+        """Return network and normaliser, as copies: all that acting needs."""
+        return {"net": clone(self.weights), "norm": self.norm.state()}
 
 
-def policy_from_weights(weights: Mapping[str, Any], spec: EnvSpec) -> ActorPolicy:
+def policy_from_state(state: State, spec: EnvSpec) -> ActorPolicy:
     """Build a policy from the ``policy`` entry of a saved state and the environment's spec alone."""
-    tensors = {name: _tensor(value) for name, value in weights.items()}
+    tensors = {name: _tensor(value) for name, value in state["net"].items()}
     layout = Layout(MLPSpec.of(tensors).shapes())
-    policy = ActorPolicy(layout.views(layout.zeros()), spec)
-    policy.load(tensors)
-    return policy
+    weights = layout.views(layout.zeros())
+    for name, view in weights.items():
+        view.copy_(tensors[name])
+    return ActorPolicy(weights, spec, normalizer_of(state["norm"]))
 
 
 def _tensor(value: Any) -> Tensor:

@@ -17,9 +17,10 @@ from roboloop.core.rng import get_rng_state, set_rng_state, stream
 from roboloop.core.types import Batch, BatchSpec, EnvSpec, Metrics, State
 from roboloop.nets.flat import Layout, clone
 from roboloop.nets.mlp import initialise
+from roboloop.nets.normalize import Identity, Normalizer, RunningNorm
 
-NETS = {"actor": "policy", "critics": "critics", "targets": "targets"}
-"""Memory name to state key; the policy's weights can be loaded alone."""
+NETS = ("critics", "targets")
+"""Networks that only training needs; the actor is saved with the policy, which can be loaded alone."""
 MOMENTS = {"actor": ("actor_m", "actor_v"), "critics": ("critics_m", "critics_v")}
 INPUTS = ("obs_pair", "noise_pair", "action", "reward", "discount", "alpha", "step")
 MAX_ADAM_STEP = 2**24
@@ -47,7 +48,8 @@ class SAC:
         self._noise_rng = stream(seed, "sac-noise")
         self._scale = ActionScale(spec)
         self._temperature = make_temperature(cfg, spec.action_dim)
-        self._policy = ActorPolicy(self._layouts["actor"].views(self._mem["actor"]), spec)
+        self._norm: Normalizer = RunningNorm(self._shape.obs_dim) if cfg.normalize_obs else Identity()
+        self._policy = ActorPolicy(self._layouts["actor"].views(self._mem["actor"]), spec, self._norm)
         self.num_updates = 0
 
     @property
@@ -67,8 +69,10 @@ class SAC:
 
     def _load_batch(self, batch: Batch) -> None:
         host, lead = self._host, (self.cfg.shards, self._shape.rows)
-        np.copyto(host["obs_pair"][:, 0], batch.obs.reshape(*lead, -1))
-        np.copyto(host["obs_pair"][:, 1], batch.next_obs.reshape(*lead, -1))
+        obs, next_obs = (o.reshape(self.cfg.batch_size, -1) for o in (batch.obs, batch.next_obs))
+        self._norm.update(obs)
+        np.copyto(host["obs_pair"][:, 0], self._norm(obs).reshape(*lead, -1))
+        np.copyto(host["obs_pair"][:, 1], self._norm(next_obs).reshape(*lead, -1))
         np.copyto(host["action"], self._scale.to_unit(batch.action).reshape(*lead, -1))
         np.multiply(batch.reward.reshape(lead), self.cfg.reward_scale, out=host["reward"], casting="same_kind")
         np.copyto(host["discount"], batch.discount.reshape(lead))
@@ -82,9 +86,10 @@ class SAC:
 
     def state(self) -> State:
         """Return everything the next update depends on, as copies."""
-        state: State = {key: clone(self._layouts[net].views(self._mem[net])) for net, key in NETS.items()}
+        state: State = {net: clone(self._layouts[net].views(self._mem[net])) for net in NETS}
         for net, moments in MOMENTS.items():
             state[f"{net}_adam"] = {m: clone(self._layouts[net].views(self._mem[m])) for m in moments}
+        state["policy"] = self._policy.state()
         state["temperature"] = self._temperature.state()
         state["noise_rng"] = get_rng_state(self._noise_rng)
         state["num_updates"] = self.num_updates
@@ -92,7 +97,7 @@ class SAC:
 
     def load(self, state: State) -> None:
         """Restore what ``state`` returned: the next update is then the one that would have come."""
-        sources = {net: state[key] for net, key in NETS.items()}
+        sources = {"actor": state["policy"]["net"]} | {net: state[net] for net in NETS}
         layouts = dict(self._layouts)
         for net, moments in MOMENTS.items():
             for moment in moments:
@@ -104,6 +109,7 @@ class SAC:
                     shapes = f"{tuple(value.shape)}, this network needs {tuple(view.shape)}"
                     raise DataError(f"saved {name}/{leaf} has shape {shapes}: was 'hidden' or the environment changed?")
                 view.copy_(value)
+        self._norm.load(state["policy"]["norm"])
         self._temperature.load(state["temperature"])
         set_rng_state(self._noise_rng, state["noise_rng"])
         self.num_updates = int(state["num_updates"])

@@ -30,7 +30,7 @@ def evaluate_run(path: Path, which: str, episodes: int, seed: int, name: str | N
     tester = build.evaluator(run.config, min(episodes, 10))
     try:
         spec = registry.make(run.config.env, evaluation=True).spec
-        policy = load_policy(point.state, spec, run.config.env.frame_stack)
+        policy = load_policy(point.state, spec)
         about = {"run": str(run.path), "checkpoint_step": point.step}
         summary = tester.run(policy, plan, out, about)
         _report(summary, out)
@@ -55,11 +55,11 @@ def pick(run: RunDir, which: str) -> Checkpoint:
     return checkpoint.at_step(run.checkpoints, int(which))
 
 
-def load_policy(state: State, spec: EnvSpec, frame_stack: int) -> Policy:
+def load_policy(state: State, spec: EnvSpec) -> Policy:
     """Return the policy inside a checkpoint's state."""
-    from roboloop.algos.policy import policy_from_weights
+    from roboloop.algos.policy import policy_from_state
 
-    return policy_from_weights(state["algo"]["policy"], spec)
+    return policy_from_state(state["algo"]["policy"], spec)
 
 
 def evaluate_expert(env_id: str, episodes: int, seed: int) -> int:

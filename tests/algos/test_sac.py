@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from roboloop.algos.config import SACConfig
-from roboloop.algos.policy import UniformPolicy, policy_from_weights
+from roboloop.algos.policy import UniformPolicy, policy_from_state
 from roboloop.algos.sac import SAC
 from roboloop.algos.sac_shard import SACShard, stretch
 from roboloop.core.errors import ConfigError, DataError
@@ -74,7 +74,7 @@ def test_state_is_a_copy_that_later_updates_leave_alone() -> None:
 def test_equal_seeds_give_equal_networks_and_others_do_not() -> None:
     a, b, c = (SAC(SMALL, SPEC, 1, seed=s).state() for s in (1, 1, 2))
     assert_same_bits(a, b)
-    assert not torch.equal(a["policy"]["linear0.weight"], c["policy"]["linear0.weight"])
+    assert not torch.equal(a["policy"]["net"]["linear0.weight"], c["policy"]["net"]["linear0.weight"])
 
 
 def test_update_of_two_shards_equals_the_unsharded_update_up_to_rounding() -> None:
@@ -107,7 +107,7 @@ def test_actor_phases_leave_critics_untouched_and_critic_phases_the_actor() -> N
     after = sac.state()
     for key in ("critics", "targets", "critics_adam"):
         assert_same_bits(middle[key], after[key])
-    assert not torch.equal(before["policy"]["linear0.weight"], after["policy"]["linear0.weight"])
+    assert not torch.equal(before["policy"]["net"]["linear0.weight"], after["policy"]["net"]["linear0.weight"])
 
 
 def test_targets_follow_by_tau() -> None:
@@ -120,10 +120,13 @@ def test_targets_follow_by_tau() -> None:
 
 
 def test_policy_from_saved_weights_equals_the_live_policy() -> None:
-    for layer_norm in (False, True):
-        sac, source = SAC(dataclasses.replace(SMALL, layer_norm=layer_norm), SPEC, 1, seed=0), batches(16)
+    for layer_norm, normalize_obs in ((False, True), (True, False)):
+        sac, source = (
+            SAC(dataclasses.replace(SMALL, layer_norm=layer_norm, normalize_obs=normalize_obs), SPEC, 1, seed=0),
+            batches(16),
+        )
         sac.update(next(source))
-        saved = policy_from_weights({k: v.numpy() for k, v in sac.state()["policy"].items()}, SPEC)
+        saved = policy_from_state(sac.state()["policy"], SPEC)
         for rows in (1, 7):
             obs = np.random.default_rng(rows).normal(size=(rows, 5)).astype(np.float32)
             for explore in (False, True):
