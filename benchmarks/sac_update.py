@@ -12,23 +12,16 @@ import itertools
 import json
 import os
 import statistics
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-PEERS = ROOT / ".venv-peers" / "bin" / "python"
+from _contender import PEERS, Contender, Run, serve
+
 OBS_DIM, ACTION_DIM, NUM_BATCHES, SBX_LOOP = 39, 4, 8, 20
 OURS, LIMIT = "roboloop", "gemm-only"
 IN_PEERS_VENV = {"sb3", "sbx", "sbx-loop"}
 CONTENDERS = (OURS, "sb3", "cleanrl-style", "sbx", "sbx-loop", LIMIT)
 WIDTHS = {"256x256": (256, 256), "400x400x400": (400, 400, 400)}
-
-Run = Callable[[int], None]
-"""Does so many updates."""
 
 
 # ---- contenders: imported inside, since each lives in its own environment ----
@@ -224,76 +217,14 @@ MAKERS = {
 }  # fmt: skip
 
 
-def serve(name: str, hidden: tuple[int, ...], batch_size: int, threads: int) -> None:
-    """Be a contender: build, warm up, then time as many updates as each line on stdin asks for."""
-    out = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever libraries print must not mix with the answers
+def warmed_up(name: str, hidden: tuple[int, ...], batch_size: int, threads: int) -> Run:
+    """Build a contender and let it compile."""
     run = MAKERS[name](hidden, batch_size, threads)
     run(2 * SBX_LOOP if name == "sbx-loop" else 3)
-    out.write("ready\n")
-    for line in sys.stdin:
-        start_s, start_cpu_s = time.perf_counter(), time.process_time()
-        run(int(line))
-        out.write(f"{time.perf_counter() - start_s} {time.process_time() - start_cpu_s}\n")
+    return run
 
 
 # ---- the benchmark ----
-
-
-class Contender:
-    """A process that waits to be timed."""
-
-    def __init__(self, name: str, hidden: tuple[int, ...], batch_size: int, threads: int, cpu_time: bool) -> None:
-        self.name, self.rates = name, list[float]()
-        self._clock = 1 if cpu_time and threads == 1 else 0
-        env = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "JAX_PLATFORMS": "cpu"}
-        env["PYTHONPATH"] = str(ROOT)
-        if threads == 1:
-            env["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
-        python = str(PEERS) if name in IN_PEERS_VENV else sys.executable
-        command = [python, __file__, "--serve", name, ",".join(map(str, hidden)), str(batch_size), str(threads)]
-        if threads == 1:
-            command = ["taskset", "-c", str(min(os.sched_getaffinity(0))), *command]
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-            env=env,
-        )
-        self._read()
-        self._updates = self._multiple = SBX_LOOP if name == "sbx-loop" else 1
-
-    def _read(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            assert self._process.stderr is not None
-            raise SystemExit(f"contender {self.name} failed:\n{self._process.stderr.read()[-2000:]}")
-        return line
-
-    def _time(self, updates: int) -> float:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{updates}\n")
-        return float(self._read().split()[self._clock])
-
-    def calibrate(self, block_s: float) -> None:
-        """Choose a number of updates that takes about ``block_s``."""
-        while (seconds := self._time(self._updates)) < block_s / 4:
-            self._updates *= 2
-        self._updates = max(1, round(self._updates * block_s / seconds / self._multiple)) * self._multiple
-
-    def block(self) -> None:
-        """Time one block."""
-        self.rates.append(self._updates / self._time(self._updates))
-
-    def close(self) -> None:
-        """End the process."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(timeout=30)
 
 
 def measure(case: dict[str, Any], names: list[str], blocks: int, block_s: float, cpu_time: bool) -> dict[str, Any]:
@@ -348,7 +279,8 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if args.serve:
         name, hidden, batch, threads = args.serve
-        return serve(name, tuple(int(width) for width in hidden.split(",")), int(batch), int(threads))
+        widths = tuple(int(width) for width in hidden.split(","))
+        return serve(lambda: warmed_up(name, widths, int(batch), int(threads)))
     if args.quick:
         args.hidden, args.batch, args.blocks, args.block_s = ["256x256"], [256], 5, 0.5
     names = [n for n in CONTENDERS if n == OURS or n in (args.only or CONTENDERS)]

@@ -37,7 +37,7 @@ def test_five_random_crashes_leave_no_trace(tiny, num_envs, frame_stack):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"algo": {"n_step": 3, "layer_norm": True}},
+        {"algo": {"n_step": 3, "layer_norm": True, "normalize_obs": True}},
         {"algo": {"alpha": 0.2, "processes": 2}},
         {"update": {"at": "episode", "per_step": 0.7}},
         {"update": {"every_steps": 30, "per_step": 0.3}, "checkpoint": {"every_episode": True}},
