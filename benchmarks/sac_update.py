@@ -15,7 +15,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from _contender import PEERS, Contender, Run, serve
+from _contender import PEERS, Contender, Run, interleave, serve
 
 OBS_DIM, ACTION_DIM, NUM_BATCHES, SBX_LOOP = 39, 4, 8, 20
 OURS, LIMIT = "roboloop", "gemm-only"
@@ -227,20 +227,15 @@ def warmed_up(name: str, hidden: tuple[int, ...], batch_size: int, threads: int)
 # ---- the benchmark ----
 
 
-def measure(case: dict[str, Any], names: list[str], blocks: int, block_s: float, cpu_time: bool) -> dict[str, Any]:
+def measure(case: dict[str, Any], names: list[str], blocks: int, block_s: float) -> dict[str, Any]:
     """Time all contenders of one case in turn."""
-    hidden = WIDTHS[case["hidden"]]
-    contenders = [Contender(name, hidden, case["batch"], case["threads"], cpu_time) for name in names]
-    try:
-        for contender in contenders:
-            contender.calibrate(block_s)
-        for _ in range(blocks):
-            for contender in contenders:
-                contender.block()
-    finally:
-        for contender in contenders:
-            contender.close()
-    rates = {c.name: c.rates for c in contenders}
+    threads = case["threads"]
+    work = [",".join(map(str, WIDTHS[case["hidden"]])), str(case["batch"]), str(threads)]
+    contenders = [
+        Contender(n, __file__, [n, *work], threads, n in IN_PEERS_VENV, SBX_LOOP if n == "sbx-loop" else 1)
+        for n in names
+    ]
+    rates = interleave(contenders, blocks, block_s)
     # ratio block by block: both sides of each quotient saw the machine within the same round
     ratio = {
         name: statistics.median(ours / theirs for ours, theirs in zip(rates[OURS], values, strict=True))
@@ -274,7 +269,6 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--threads", nargs="+", type=int, default=[2, 1])
     parser.add_argument("--blocks", type=int, default=7)
     parser.add_argument("--block-s", type=float, default=1.5)
-    parser.add_argument("--cpu-time", action="store_true", help="one thread: count CPU seconds, for a busy machine")
     parser.add_argument("--serve", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.serve:
@@ -290,7 +284,7 @@ def main(argv: list[str] | None = None) -> None:
     results = []
     for threads, hidden, batch in itertools.product(args.threads, args.hidden, args.batch):
         case = {"threads": threads, "hidden": hidden, "batch": batch}
-        results.append(measure(case, names, args.blocks, args.block_s, args.cpu_time))
+        results.append(measure(case, names, args.blocks, args.block_s))
         show(results[-1:], names)
     show(results, names)
     if args.out:
