@@ -105,6 +105,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"roboloop: {error}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:  # outside training, which stops cleanly by itself
+        return 130
     except BrokenPipeError:
         return 0
 
