@@ -55,11 +55,10 @@ def _train(run: RunDir, crash_after: int | None, said: list[str] | None = None) 
 
 
 def remains(path: Path) -> dict:
-    """Everything a finished run leaves that must not depend on interruptions."""
+    """Everything a finished run leaves that must not depend on interruptions (a journal's record boundaries may)."""
     point = next(checkpoint.newest_first(path / "checkpoints", print))
     return {
         "state": point.state,
-        "journal": list(point.journal[:3]),
         "metrics": (path / "metrics.jsonl").read_bytes().decode(),
         "rows": _rows(path, point),
     }

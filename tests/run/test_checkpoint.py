@@ -86,9 +86,7 @@ def test_damage_falls_back_to_the_checkpoint_before_and_says_so(tiny, victim):
     resume(path, said=said)
     assert len(said) == 1
     assert "damaged" in said[0]
-    a, b = remains(whole), remains(path)
-    a.pop("journal"), b.pop("journal")
-    assert equal(a, b)
+    assert equal(remains(whole), remains(path))
 
 
 def test_a_run_whose_checkpoints_are_all_damaged_is_refused_and_left_alone(tiny):
