@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from roboloop.core.errors import DataError, DiskFull
+from roboloop.core.files import disk_errors, sync_directory
 from roboloop.core.types import State
 
 
@@ -42,12 +42,11 @@ class JsonlLog:
         line = json.dumps(finite(row), allow_nan=False).encode() + b"\n"
         rest = memoryview(line)
         try:
-            while rest:
-                rest = rest[self._file.write(rest) or 0 :]
-        except OSError as error:
+            with disk_errors(str(self.path)):
+                while rest:
+                    rest = rest[self._file.write(rest) or 0 :]
+        except (OSError, DiskFull):
             self._file.truncate(self._offset)
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise DiskFull(f"{self.path}: no room on the disk for the next line") from error
             raise
         self._offset += len(line)
 
@@ -58,7 +57,7 @@ class JsonlLog:
     def sync(self) -> None:
         """Make what was written survive a power cut."""
         os.fsync(self._file.fileno())
-        _fsync_dir(self.path.parent)
+        sync_directory(self.path.parent)
 
     def truncate(self, offset: int) -> None:
         """Go back to an offset of a checkpoint."""
@@ -88,14 +87,6 @@ def _end_of_last_line(path: Path, block: int = 1 << 16) -> int:
                 return start + at + 1
             end = start
     return 0
-
-
-def _fsync_dir(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 class Meter:
