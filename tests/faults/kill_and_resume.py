@@ -49,11 +49,9 @@ def killed_run(root: Path, steps: int, kills: int, seconds: float, draw: random.
     flags = [*FLAGS, "--steps", str(steps), "--runs-dir", str(root), "--experiment", "killed"]
     process, hits = start(flags), 0
     for _ in range(kills):
-        while process.poll() is None and not (path / "checkpoints").exists():
-            time.sleep(0.01)
-        _wait_until_training(process, path)
-        # short lives, so that many kills fit into one run: it must still make progress
-        time.sleep(draw.uniform(0.0, 2.0 * seconds / kills + 0.15))
+        _wait_until_training(process, path, while_loading=draw.random() < 0.2)
+        # short lives, so that many kills fit into one run
+        time.sleep(draw.uniform(0.0, 2.0 * seconds / kills + 0.3))
         if process.poll() is not None:
             break
         process.send_signal(signal.SIGKILL)
@@ -65,9 +63,10 @@ def killed_run(root: Path, steps: int, kills: int, seconds: float, draw: random.
     return path, hits
 
 
-def _wait_until_training(process: subprocess.Popen[bytes], path: Path) -> None:
-    """Wait for the process to hold the run (its lock names it): what comes before cannot hurt."""
-    while process.poll() is None and (path / "lock").read_text() != str(process.pid):
+def _wait_until_training(process: subprocess.Popen[bytes], path: Path, while_loading: bool) -> None:
+    """Wait until the process holds the run (its lock names it) or, mostly, until it trains (its status names it)."""
+    sign = path / ("lock" if while_loading else "status.json")
+    while process.poll() is None and not (sign.exists() and str(process.pid) in sign.read_text()):
         time.sleep(0.005)
 
 
