@@ -68,7 +68,10 @@ def killed_run(root: Path, steps: int, kills: int, seconds: float, draw: random.
 def _wait_until_training(process: subprocess.Popen[bytes], path: Path, while_loading: bool) -> None:
     """Wait until the process holds the run (its lock names it) or, mostly, until it trains (its status names it)."""
     sign = path / ("lock" if while_loading else "status.json")
-    while process.poll() is None and not (sign.exists() and str(process.pid) in sign.read_text()):
+    while process.poll() is None:
+        # config.yaml is written last: before it there is no run to resume
+        if (path / "config.yaml").exists() and str(process.pid) in sign.read_text():
+            return
         time.sleep(0.005)
 
 
