@@ -55,7 +55,11 @@ def make_peer(name: str, env_id: str) -> Run:
         from sbx import SAC
     model = SAC("MlpPolicy", env, learning_starts=100, device="cpu", verbose=0)
     model.learn(WARMUP)
-    return lambda steps: model.learn(steps, reset_num_timesteps=False)
+
+    def run(steps: int) -> None:
+        model.learn(steps, reset_num_timesteps=False)
+
+    return run
 
 
 def measure(env: str, blocks: int, block_s: float) -> dict[str, Any]:
