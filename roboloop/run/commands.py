@@ -18,7 +18,7 @@ from roboloop.run.config import Experiment
 from roboloop.run.rundir import RunDir, run_path
 
 STOPPED = 4
-_MAY_CHANGE = ("steps", "checkpoint.", "eval.stop-success", "tensorboard", "wandb")
+_MAY_CHANGE = ("steps", "checkpoint.", "eval.stop-", "algo.processes", "tensorboard", "wandb")
 """What a resumed run may be given anew: nothing that changes the past or the next step."""
 
 

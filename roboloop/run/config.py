@@ -34,7 +34,9 @@ class EvalConfig:
     seed: int = 0
     """Fixes the evaluation goals; the same for all runs, so that they are compared on equal terms."""
     stop_success: float | None = None
-    """End training once an evaluation reaches this success rate."""
+    """End training once evaluations reach this success rate."""
+    stop_evaluations: int = 2
+    """So many evaluations in a row must reach it: one alone may be luck."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ class Experiment:
             "log_every_steps": self.log_every_steps,
             "update.every_steps": self.update.every_steps,
             "eval.episodes": self.eval.episodes,
+            "eval.stop_evaluations": self.eval.stop_evaluations,
             "checkpoint.keep_last": self.checkpoint.keep_last,
         }
         for name, value in positive.items():

@@ -60,7 +60,7 @@ class Runner:
         self.best: dict[str, float] = {"score": -math.inf, "step": -1}
         self.last: dict[str, float] = {}
         self.milestones: list[int] = []
-        self.finished = False
+        self.streak = 0  # evaluations in a row that reached eval.stop_success
         self._stop_signal = 0
         self._saved_step, self._saved_at = -1, time.monotonic()
 
@@ -71,7 +71,7 @@ class Runner:
         state = "failed"
         try:
             with disk_errors(str(self.run.path)):
-                while self.clock.step < self.cfg.steps and not self.finished and not self._stop_signal:
+                while self.clock.step < self.cfg.steps and not self._solved() and not self._stop_signal:
                     rollout = self.sampler.collect(self._policy())
                     self.store.add(rollout)
                     self.clock.advance(rollout)
@@ -89,6 +89,10 @@ class Runner:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
         return state
+
+    def _solved(self) -> bool:
+        wanted = self.cfg.eval.stop_success
+        return wanted is not None and self.streak >= self.cfg.eval.stop_evaluations
 
     def _policy(self) -> Policy:
         return self.warmup if self.clock.step < self.cfg.warmup_steps else self.algo.policy
@@ -140,7 +144,7 @@ class Runner:
         if _score(summary) > self.best["score"]:
             self.best = {"score": _score(summary), "step": self.clock.step}
         stop = self.cfg.eval.stop_success
-        self.finished = stop is not None and summary.success >= stop
+        self.streak = self.streak + 1 if stop is not None and summary.success >= stop else 0
         self.progress.note(f"step {self.clock.step}: evaluation {describe(summary)}")
 
     def _checkpoint_due(self, episode_ended: bool) -> bool:
@@ -175,7 +179,7 @@ class Runner:
             "milestones": self.milestones,
             "best": self.best,
             "last": {k: v for k, v in self.last.items() if not k.endswith("_per_s")},
-            "finished": self.finished,
+            "streak": self.streak,
         }
 
     def resume(self, tell: Callable[[str], None]) -> int:
@@ -200,7 +204,7 @@ class Runner:
         for name in STATEFUL:
             getattr(self, name).load(state[name])
         self.milestones, self.best, self.last = state["milestones"], state["best"], state["last"]
-        self.finished = state["finished"]
+        self.streak = state["streak"]
         checkpoint.set_aside_after(self.run.checkpoints, point.step)
         self._attach_journal(point)
         self.metrics.truncate(point.log_offsets[self.metrics.path.name])
