@@ -21,7 +21,10 @@ class Bridge(gymnasium.Env):  # type: ignore[type-arg]
         spec = self._env.spec
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, spec.obs_shape, np.float32)
         low, high = np.array(spec.action_low, np.float32), np.array(spec.action_high, np.float32)
-        self.action_space = gymnasium.spaces.Box(low, high)
+        self._is_choice = not spec.is_continuous
+        self.action_space: Any = gymnasium.spaces.Box(low, high)
+        if self._is_choice:
+            self.action_space = gymnasium.spaces.Discrete(spec.action_choices[0])
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin the next episode of this environment's stream."""
@@ -31,4 +34,4 @@ class Bridge(gymnasium.Env):  # type: ignore[type-arg]
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take one step."""
-        return self._env.step(action)
+        return self._env.step(np.array([action]) if self._is_choice else action)

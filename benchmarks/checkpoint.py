@@ -28,11 +28,12 @@ def make_ours(size: int, directory: str) -> Run:
     import numpy as np
 
     from roboloop.core.config import override
-    from roboloop.core.types import Rollout
-    from roboloop.run.build import build
+    from roboloop.core.types import EpisodeEnd
+    from roboloop.run.build import build, spec_of
     from roboloop.run.config import Experiment
     from roboloop.run.rundir import RunDir
     from roboloop.run.runner import Runner
+    from roboloop.sample.buffers import Shape
     from roboloop.track.terminal import Progress
 
     changes = {"runs_dir": directory, "experiment": f"n{size}", "tensorboard": False, "algo": {"processes": 1}}
@@ -41,14 +42,15 @@ def make_ours(size: int, directory: str) -> Run:
     runner = Runner(run, build(cfg), [], Progress(1, stream=io.StringIO()))
     rng = np.random.default_rng(0)
     runner.sampler.collect(runner.warmup)
+    spec = spec_of(cfg)
 
     def episode() -> None:
-        obs = rng.standard_normal((EPISODE, 1, OBS_DIM), dtype=np.float32)
-        action = rng.uniform(-1, 1, (EPISODE, 1, ACTION_DIM)).astype(np.float32)
-        flag = np.zeros((EPISODE, 1), bool)
-        end = flag.copy()
-        end[-1] = True
-        rollout = Rollout(obs, action, rng.random((EPISODE, 1), dtype=np.float32), obs, flag, end, [])
+        rollout = Shape(spec, EPISODE, 1).allocate()
+        rollout.obs[:] = rng.standard_normal(rollout.obs.shape, dtype=np.float32)
+        rollout.action[:] = rng.uniform(-1, 1, rollout.action.shape)
+        rollout.reward[:] = rng.random(rollout.reward.shape)
+        rollout.truncated[-1] = True
+        rollout.episodes.append(EpisodeEnd(0, 0, EPISODE, 0.0, 0.0, EPISODE - 1, rollout.obs[-1, 0]))
         runner.store.add(rollout)
         runner.clock.advance(rollout)
 

@@ -28,9 +28,10 @@ def make_ours(env_id: str) -> Run:
     from roboloop.track.metrics import Meter
 
     cfg = override(Experiment(), {"env": {"id": env_id}})
-    sampler, store, algo, _ = build(cfg)
+    sampler, store, algo, *_ = build(cfg)
     meter = Meter()
-    store.add(sampler.collect(algo.policy, WARMUP))
+    for _ in range(WARMUP):
+        store.add(sampler.collect(algo.policy))
     algo.update(store.sample())
     algo.wait_until_ready()
 

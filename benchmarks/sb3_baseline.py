@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from pathlib import Path
@@ -19,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from _gym_bridge import Bridge
 
+from roboloop.core.types import Decision
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.registry import make
 from roboloop.run.evaluate import VALIDATION, Evaluator, Plan
@@ -35,8 +37,10 @@ def train(args: argparse.Namespace) -> None:
     evaluator = Evaluator(lambda: make(cfg, evaluation=True), 1, min(args.eval_episodes, 10))
 
     class Deterministic:
-        def act(self, obs: Any, explore: bool, rng: Any) -> Any:
-            return model.predict(obs, deterministic=True)[0]
+        memory_size = 0
+
+        def act(self, obs: Any, memory: Any, explore: bool, rng: Any) -> Decision:
+            return Decision(model.predict(obs, deterministic=True)[0], memory)
 
     args.out.mkdir(parents=True)
     (args.out / "config.yaml").write_text(json.dumps({k: str(v) for k, v in vars(args).items()}))
@@ -47,7 +51,7 @@ def train(args: argparse.Namespace) -> None:
         model.learn(args.eval_every, reset_num_timesteps=False)
         train_s += time.monotonic() - start_s
         summary = evaluator.run(Deterministic(), Plan(args.eval_episodes, 0, VALIDATION))
-        successes.append(summary.success)
+        successes.append(0.0 if math.isnan(summary.success) else summary.success)
         metrics = {k: None if v != v else v for k, v in summary.metrics().items()}
         append(args.out / "metrics.jsonl", {"step": model.num_timesteps, **metrics})
         append(args.out / "timing.jsonl", {"step": model.num_timesteps, "wall_s": train_s, "train_s": train_s})

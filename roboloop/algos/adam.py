@@ -6,18 +6,21 @@ import torch
 from torch import Tensor
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
+MAX_ADAM_STEP = 2**24
+"""Last whole number that float32 counts to; the bias corrections are 1 long before."""
 
 
 class FlatAdam:
     """One fused Adam step on one contiguous stretch; memory and the step counter belong to the caller."""
 
-    def __init__(self, param: Tensor, m: Tensor, v: Tensor, step: Tensor, lr: float) -> None:
-        self._param, self._m, self._v, self._step, self._lr = [param], [m], [v], [step], lr
+    def __init__(self, param: Tensor, m: Tensor, v: Tensor, step: Tensor, lr: float, eps: float = EPS) -> None:
+        self._param, self._m, self._v, self._step = [param], [m], [v], [step]
+        self.lr, self._eps = lr, eps
 
     def update(self, grad: Tensor) -> None:
         """Move the parameters; ``step`` must already count this update."""
         # the kernel of torch.optim.Adam(fused=True), without the 60 us that the optimiser spends around it
         torch._fused_adam_(
-            self._param, [grad], self._m, self._v, [], self._step, lr=self._lr, beta1=BETA1, beta2=BETA2,
-            weight_decay=0.0, eps=EPS, amsgrad=False, maximize=False,
+            self._param, [grad], self._m, self._v, [], self._step, lr=self.lr, beta1=BETA1, beta2=BETA2,
+            weight_decay=0.0, eps=self._eps, amsgrad=False, maximize=False,
         )  # fmt: skip

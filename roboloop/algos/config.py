@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from roboloop.core.errors import ConfigError
+
+Activation = Literal["tanh", "relu", "elu"]
+Core = Literal["none", "gru", "lstm"]
 
 
 @dataclass(frozen=True)
 class SACConfig:
     """Soft actor-critic with learned temperature, arXiv:1812.05905."""
 
+    name: Literal["sac"] = "sac"
+    """Which algorithm this section configures."""
     hidden: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers of actor and critics."""
     layer_norm: bool = False
@@ -48,18 +54,154 @@ class SACConfig:
 
     def check(self) -> None:
         """Raise ConfigError where values are impossible or contradict each other."""
-        for name in ("batch_size", "n_step", "num_critics", "shards", "processes"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("actor_lr", "critic_lr", "alpha_lr", "initial_alpha"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
-        for name in ("gamma", "tau"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name} must lie in [0, 1], not {getattr(self, name)}")
-        if not self.hidden or min(self.hidden) < 1:
-            raise ConfigError(f"hidden needs at least one layer of at least one unit, not {self.hidden}")
+        at_least_one(self, "batch_size", "n_step", "num_critics", "shards", "processes")
+        above_zero(self, "actor_lr", "critic_lr", "alpha_lr", "initial_alpha")
+        within_one(self, "gamma", "tau")
+        has_layers(self, "hidden")
         if self.alpha is not None and self.alpha < 0:
             raise ConfigError(f"alpha must not be negative, not {self.alpha}")
         if self.batch_size % self.shards:
             raise ConfigError(f"batch_size {self.batch_size} does not split into {self.shards} equal shards")
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """Proximal policy optimisation, arXiv:1707.06347; with ``vtrace`` also for experience of older policies (APPO)."""
+
+    name: Literal["ppo"] = "ppo"
+    """Which algorithm this section configures."""
+    hidden: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers for vectors; beside pictures, of the layers that read the vector field."""
+    activation: Activation | None = None
+    """Between layers; None means tanh, or elu where there are pictures."""
+    shared_trunk: bool = False
+    """Let policy and value share hidden layers; with pictures or a recurrent core they always do."""
+    conv_channels: tuple[int, ...] = (32, 64, 128)
+    """Channels of the convolutions that read pictures."""
+    conv_kernels: tuple[int, ...] = (8, 4, 3)
+    """Their window sizes, in pixels."""
+    conv_strides: tuple[int, ...] = (4, 2, 2)
+    """Their strides, in pixels; where one divides the first window, pictures are read in blocks, which is faster."""
+    conv_features: int = 512
+    """Width of the layer that follows the convolutions."""
+    core: Core = "none"
+    """Recurrent core that remembers within an episode; trained through whole rollouts."""
+    core_size: int = 512
+    """Units of the recurrent core."""
+    state_dependent_std: bool = False
+    """Let the network say the deviation of continuous actions; else it is one learned number per action."""
+    initial_std: float = 1.0
+    """Deviation of continuous actions at the start, where 1.0 is half the range of an action."""
+    rollout_steps: int = 128
+    """Steps of each environment per update."""
+    batch_envs: int | None = None
+    """Rollouts per update, from whichever environments are ready first; None waits for all."""
+    epochs: int = 4
+    """Passes over a rollout."""
+    minibatches: int = 4
+    """Gradient steps per pass."""
+    gamma: float = 0.99
+    """Discount per environment step."""
+    gae_lambda: float = 0.95
+    """Trust in long returns: 0 looks one step ahead, 1 to the end of the rollout."""
+    clip: float = 0.2
+    """How far the probability of an action may move in one update, as a ratio."""
+    value_clip: float | None = None
+    """How far a value may move in one update, in units of the value network; None is not limited."""
+    value_coef: float = 0.5
+    """Weight of the value loss."""
+    entropy_coef: float = 0.0
+    """Weight of the policy's entropy."""
+    kl_uniform_coef: float = 0.0
+    """Weight of the symmetric divergence of choices from uniform ones: explores, and never lets a choice die out."""
+    max_grad_norm: float = 0.5
+    """Longest gradient; 0 is not limited."""
+    lr: float = 3e-4
+    """Adam step size."""
+    lr_schedule: Literal["constant", "linear", "kl"] = "constant"
+    """How the step size changes: not, down to zero at the end of training, or to hold ``target_kl``."""
+    target_kl: float = 0.01
+    """Divergence from the acting policy in an update's last pass that the ``kl`` schedule holds."""
+    normalize_obs: bool = False
+    """Scale observations by their running mean and deviation; pictures per channel."""
+    normalize_advantage: bool = True
+    """Scale advantages to mean 0 and deviation 1 in each minibatch."""
+    normalize_returns: bool = False
+    """Learn values in units of the running deviation of returns."""
+    vtrace: bool = False
+    """Correct returns for the lag between acting and learning (V-trace, arXiv:1802.01561)."""
+    vtrace_rho: float = 1.0
+    """Largest importance weight of a step's own surprise: decides towards which policy's values V-trace goes."""
+    vtrace_c: float = 1.0
+    """Largest importance weight with which later surprises are passed back."""
+    max_policy_lag: int = 1000
+    """Experience of a policy that is older by more gradient steps is not learned from."""
+    shards: int = 2
+    """Parts of a minibatch whose gradients are summed in fixed order: part of the maths, not of the resources."""
+    processes: int = 2
+    """Processes that compute shards, at most one per core: never changes a bit of the result."""
+
+    @property
+    def by_column(self) -> bool:
+        """Whether a minibatch is whole rollouts of some environments, not single steps of any."""
+        return self.vtrace or self.core != "none"
+
+    def check(self) -> None:
+        """Raise ConfigError where values are impossible or contradict each other."""
+        at_least_one(self, "rollout_steps", "epochs", "minibatches", "shards", "processes", "core_size",
+                     "conv_features")  # fmt: skip
+        above_zero(self, "lr", "clip", "initial_std", "target_kl", "vtrace_rho", "vtrace_c")
+        within_one(self, "gamma", "gae_lambda")
+        not_negative(self, "value_coef", "entropy_coef", "kl_uniform_coef", "max_grad_norm", "max_policy_lag")
+        for name in ("hidden", "conv_channels", "conv_kernels", "conv_strides"):
+            has_layers(self, name)
+        if not len(self.conv_channels) == len(self.conv_kernels) == len(self.conv_strides):
+            raise ConfigError("conv_channels, conv_kernels and conv_strides must be equally long")
+        if self.value_clip is not None and self.value_clip <= 0:
+            raise ConfigError(f"value_clip must be above 0 or none, not {self.value_clip}")
+        if self.batch_envs is not None and self.batch_envs < 1:
+            raise ConfigError(f"batch_envs must be at least 1 or none, not {self.batch_envs}")
+        if self.lr_schedule == "kl" and self.epochs == 1:
+            raise ConfigError("lr_schedule 'kl' needs epochs above 1: on the first pass nothing has moved yet")
+
+    def check_split(self, num_envs: int) -> None:
+        """Raise ConfigError where a rollout of these environments does not fall into equal minibatches and shards."""
+        units, what = (num_envs, "environments") if self.by_column else (num_envs * self.rollout_steps, "steps")
+        if units % (self.minibatches * self.shards):
+            parts = f"{self.minibatches} minibatches of {self.shards} shards"
+            raise ConfigError(f"{units} {what} do not fall into {parts}: change algo.minibatches or algo.shards")
+
+
+def at_least_one(config: Any, *names: str) -> None:
+    """Refuse counts below one."""
+    for name in names:
+        if getattr(config, name) < 1:
+            raise ConfigError(f"{name} must be at least 1, not {getattr(config, name)}")
+
+
+def above_zero(config: Any, *names: str) -> None:
+    """Refuse what is zero, negative or not a number."""
+    for name in names:
+        if not getattr(config, name) > 0:
+            raise ConfigError(f"{name} must be above 0, not {getattr(config, name)}")
+
+
+def not_negative(config: Any, *names: str) -> None:
+    """Refuse what is negative or not a number."""
+    for name in names:
+        if not getattr(config, name) >= 0:
+            raise ConfigError(f"{name} must not be negative, not {getattr(config, name)}")
+
+
+def within_one(config: Any, *names: str) -> None:
+    """Refuse fractions outside [0, 1]."""
+    for name in names:
+        if not 0 <= getattr(config, name) <= 1:
+            raise ConfigError(f"{name} must lie in [0, 1], not {getattr(config, name)}")
+
+
+def has_layers(config: Any, name: str) -> None:
+    """Refuse no layers, and layers without units."""
+    sizes = getattr(config, name)
+    if not sizes or min(sizes) < 1:
+        raise ConfigError(f"{name} needs at least one layer of at least one unit, not {sizes}")

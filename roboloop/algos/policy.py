@@ -9,29 +9,37 @@ import torch
 from torch import Tensor
 
 from roboloop.core.errors import ConfigError
-from roboloop.core.types import Array, EnvSpec, State
+from roboloop.core.state import dtype_from_data, dtype_to_data
+from roboloop.core.types import Array, Decision, EnvSpec, State
 from roboloop.nets.flat import Layout, Views, clone
 from roboloop.nets.heads import LOG_STD_MAX, LOG_STD_MIN
 from roboloop.nets.layers import Scratch
 from roboloop.nets.mlp import MLP, MLPSpec
-from roboloop.nets.normalize import Normalizer, normalizer_of
+from roboloop.nets.normalize import FollowedNorm, Identity, Normalizer, normalizer_of
+from roboloop.nets.observations import action_mask
 
 
 class ActionScale:
-    """Maps the networks' [-1, 1] to the environment's [low, high] and back."""
+    """Maps the networks' [-1, 1] to the environment's [low, high] and back; choices stay the numbers they are."""
 
     def __init__(self, spec: EnvSpec) -> None:
         low, high = (np.asarray(bound, dtype=np.float64) for bound in (spec.action_low, spec.action_high))
-        if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+        is_choice = np.asarray(spec.action_choices or (0,) * spec.action_dim) > 0
+        if not (is_choice | (np.isfinite(low) & np.isfinite(high) & (low < high))).all():
             raise ConfigError(
                 f"action bounds must be finite with low below high, not {low.tolist()} to {high.tolist()}"
             )
+        center, half = np.where(is_choice, 0.0, (high + low) / 2), np.where(is_choice, 1.0, (high - low) / 2)
         self._low, self._high = low.astype(np.float32), high.astype(np.float32)
-        self._center, self._half = ((high + low) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32)
+        self._center, self._half = center.astype(np.float32), half.astype(np.float32)
 
     def to_env(self, unit: Array) -> Array:
         """Return actions in the environment's units, never outside its bounds."""
-        return bounded(unit * self._half + self._center, self._low, self._high)
+        return bounded(self.to_env_unbounded(unit), self._low, self._high)
+
+    def to_env_unbounded(self, unit: Array) -> Array:
+        """Return actions in the environment's units, outside its bounds where the unit action is."""
+        return unit * self._half + self._center
 
     def to_unit(self, action: Array) -> Array:
         """Return actions in [-1, 1]."""
@@ -45,29 +53,64 @@ def bounded(values: Array, low: Array | float, high: Array | float) -> Array:
 
 
 class UniformPolicy:
-    """Actions drawn evenly between the bounds, for warm-up."""
+    """Actions drawn evenly between the bounds and among the allowed choices, for warm-up."""
+
+    memory_size = 0
+    version = 0
+    num_weights = 0
 
     def __init__(self, spec: EnvSpec) -> None:
+        self._spec = spec
         self._low, self._high = np.asarray(spec.action_low), np.asarray(spec.action_high)
+        self._choices = {column: n for column, n in enumerate(spec.action_choices) if n}
 
-    def act(self, obs: Array, explore: bool, rng: np.random.Generator) -> Array:
+    def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
         """Return one uniform action per observation."""
-        return rng.uniform(self._low, self._high, (len(obs), len(self._low))).astype(np.float32)
+        rows = len(obs)
+        action = rng.uniform(self._low, self._high, (rows, len(self._low))).astype(np.float32)
+        if self._choices:
+            # among equal numbers of lots the largest wins; what is masked has none
+            lots = rng.random((rows, sum(self._choices.values())))
+            mask = action_mask(obs, rows)
+            lots = lots if mask is None else np.where(mask, lots, -1.0)
+            ends = np.cumsum([*self._choices.values()])[:-1]
+            for column, part in zip(self._choices, np.split(lots, ends, axis=1), strict=True):
+                action[:, column] = part.argmax(1)
+        return Decision(action, memory)
+
+    def blueprint(self) -> dict[str, Any]:
+        """Return what ``from_blueprint`` needs."""
+        return {"kind": kind_of(self), "spec": spec_to_data(self._spec)}
+
+    @classmethod
+    def from_blueprint(cls, data: dict[str, Any]) -> UniformPolicy:
+        """Build the same policy anew."""
+        return cls(spec_from_data(data["spec"]))
+
+    def write_weights(self, out: Array) -> None:
+        """Write nothing."""
+
+    def read_weights(self, flat: Array, version: int) -> None:
+        """Read nothing."""
 
 
 class ActorPolicy:
     """The tanh-Gaussian actor over weights that a trainer may go on changing."""
 
+    memory_size = 0
+
     def __init__(self, weights: Views, spec: EnvSpec, norm: Normalizer) -> None:
         self.weights = weights
         self.norm = norm
+        self.version = 0
         self._spec = spec
         self._scale = ActionScale(spec)
         self._device = weights["linear0.weight"].device
         self._net_spec = MLPSpec.of(weights)
+        self._layout = Layout(self._net_spec.shapes())
         self._net, self._rows = MLP(self._net_spec, weights, None, rows=1, scratch=Scratch(self._device)), 1
 
-    def act(self, obs: Array, explore: bool, rng: np.random.Generator) -> Array:
+    def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
         """Return actions ``[B, A]``; exploring draws from the Gaussian, else tanh(mean)."""
         rows = len(obs)
         if rows != self._rows:
@@ -81,15 +124,48 @@ class ActorPolicy:
         if explore:
             std = np.exp(bounded(out[:, action_dim:], LOG_STD_MIN, LOG_STD_MAX))
             u = u + std * rng.standard_normal(u.shape, dtype=np.float32)
-        return self._scale.to_env(np.tanh(u))
+        return Decision(self._scale.to_env(np.tanh(u)), memory)
 
     def snapshot(self) -> ActorPolicy:
         """Return a policy that no later update changes."""
-        return policy_from_state(self.state(), self._spec)
+        policy = policy_from_state(self.state(), self._spec)
+        policy.version = self.version
+        return policy
 
     def state(self) -> State:
         """Return network and normaliser, as copies: all that acting needs."""
         return {"net": clone(self.weights), "norm": self.norm.state()}
+
+    def blueprint(self) -> dict[str, Any]:
+        """Return what ``from_blueprint`` needs."""
+        net = {"widths": list(self._net_spec.widths), "layer_norm": self._net_spec.layer_norm}
+        norm_dim = len(self.norm.numbers) // 2
+        return {"kind": kind_of(self), "spec": spec_to_data(self._spec), "net": net, "norm_dim": norm_dim}
+
+    @classmethod
+    def from_blueprint(cls, data: dict[str, Any]) -> ActorPolicy:
+        """Build the same policy anew, with weights still to be read."""
+        layout = Layout(MLPSpec(tuple(data["net"]["widths"]), data["net"]["layer_norm"]).shapes())
+        norm = FollowedNorm(data["norm_dim"]) if data["norm_dim"] else Identity()
+        return cls(layout.views(layout.zeros()), spec_from_data(data["spec"]), norm)
+
+    @property
+    def num_weights(self) -> int:
+        """Length of the flat weights: the network, then the normaliser."""
+        return self._layout.size + len(self.norm.numbers)
+
+    def write_weights(self, out: Array) -> None:
+        """Write network and normaliser."""
+        for name, view in self._layout.views(torch.from_numpy(out)).items():
+            view.copy_(self.weights[name])
+        out[self._layout.size :] = self.norm.numbers
+
+    def read_weights(self, flat: Array, version: int) -> None:
+        """Take over what ``write_weights`` wrote."""
+        for name, view in self._layout.views(torch.from_numpy(flat)).items():
+            self.weights[name].copy_(view)
+        self.norm.numbers[:] = flat[self._layout.size :]
+        self.version = version
 
 
 def policy_from_state(state: State, spec: EnvSpec) -> ActorPolicy:
@@ -104,3 +180,27 @@ def policy_from_state(state: State, spec: EnvSpec) -> ActorPolicy:
 
 def _tensor(value: Any) -> Tensor:
     return value if isinstance(value, Tensor) else torch.from_numpy(np.asarray(value))
+
+
+def kind_of(policy: object) -> str:
+    """Return where another process finds the class."""
+    return f"{type(policy).__module__}:{type(policy).__qualname__}"
+
+
+def spec_to_data(spec: EnvSpec) -> dict[str, Any]:
+    """Return a spec as plain data that JSON can carry."""
+    return {
+        "obs_shape": list(spec.obs_shape),
+        "obs_dtype": dtype_to_data(spec.obs_dtype),
+        "action_low": list(spec.action_low),
+        "action_high": list(spec.action_high),
+        "max_episode_steps": spec.max_episode_steps,
+        "protocol": dict(spec.protocol),
+        "action_choices": list(spec.action_choices),
+    }
+
+
+def spec_from_data(data: dict[str, Any]) -> EnvSpec:
+    """Return the spec that ``spec_to_data`` described."""
+    tuples = {n: tuple(data[n]) for n in ("obs_shape", "action_low", "action_high", "action_choices")}
+    return EnvSpec(**{**data, **tuples, "obs_dtype": dtype_from_data(data["obs_dtype"])})

@@ -7,12 +7,13 @@ import math
 import numpy as np
 import torch
 
+from roboloop.algos.adam import MAX_ADAM_STEP
 from roboloop.algos.config import SACConfig
 from roboloop.algos.policy import ActionScale, ActorPolicy
 from roboloop.algos.sac_shard import METRICS, SACShape, SACShard
 from roboloop.algos.shards import ShardPool
 from roboloop.algos.temperature import Fixed, Learned, Temperature
-from roboloop.core.errors import DataError
+from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
 from roboloop.core.types import Batch, BatchSpec, EnvSpec, Metrics, State
 from roboloop.nets.flat import Layout, clone
@@ -23,8 +24,6 @@ NETS = ("critics", "targets")
 """Networks that only training needs; the actor is saved with the policy, which can be loaded alone."""
 MOMENTS = {"actor": ("actor_m", "actor_v"), "critics": ("critics_m", "critics_v")}
 INPUTS = ("obs_pair", "noise_pair", "action", "reward", "discount", "alpha", "step")
-MAX_ADAM_STEP = 2**24
-"""Last whole number that float32 counts to; the bias corrections are 1 long before."""
 
 
 class SAC:
@@ -32,6 +31,7 @@ class SAC:
 
     def __init__(self, cfg: SACConfig, spec: EnvSpec, frame_stack: int, seed: int, device: str = "cpu") -> None:
         cfg.check()
+        refuse_what_only_ppo_takes(spec)
         self.cfg = cfg
         self.needs = BatchSpec(cfg.batch_size, cfg.n_step, cfg.gamma, frame_stack)
         self._shape = SACShape(cfg, frame_stack * math.prod(spec.obs_shape), spec.action_dim)
@@ -51,6 +51,7 @@ class SAC:
         self._norm: Normalizer = RunningNorm(self._shape.obs_dim) if cfg.normalize_obs else Identity()
         self._policy = ActorPolicy(self._layouts["actor"].views(self._mem["actor"]), spec, self._norm)
         self.num_updates = 0
+        self.progress = 0.0  # nothing here depends on it
 
     @property
     def policy(self) -> ActorPolicy:
@@ -62,6 +63,7 @@ class SAC:
         self._load_batch(batch)
         self._pool.run(SACShard.PHASES)
         self.num_updates += 1
+        self._policy.version = self.num_updates
         metrics = dict(zip(METRICS, self._mem["metrics"].sum(0).tolist(), strict=False))
         metrics["alpha"] = self._temperature.alpha
         self._temperature.update(metrics["entropy"])
@@ -112,7 +114,7 @@ class SAC:
         self._norm.load(state["policy"]["norm"])
         self._temperature.load(state["temperature"])
         set_rng_state(self._noise_rng, state["noise_rng"])
-        self.num_updates = int(state["num_updates"])
+        self.num_updates = self._policy.version = int(state["num_updates"])
 
     def wait_until_ready(self) -> None:
         """Wait for the helper processes; for benchmarks, since training starts without them."""
@@ -121,6 +123,15 @@ class SAC:
     def close(self) -> None:
         """Stop the helper processes and release their memory."""
         self._pool.close()
+
+
+def refuse_what_only_ppo_takes(spec: EnvSpec) -> None:
+    """Raise ConfigError for choices and for observations with named fields."""
+    if not spec.is_continuous:
+        raise ConfigError("SAC needs continuous actions; PPO takes choices: --algo ppo")
+    if spec.obs_dtype.names is not None:
+        fields = ", ".join(spec.obs_dtype.names)
+        raise ConfigError(f"SAC needs plain observations, not the fields {fields}; PPO takes them: --algo ppo")
 
 
 def make_temperature(cfg: SACConfig, action_dim: int) -> Temperature:

@@ -18,8 +18,9 @@ from roboloop.algos.losses import (
     critic_loss_gradient,
     td_target,
 )
+from roboloop.algos.shards import stretch, sum_in_order
 from roboloop.core.config import override, to_dict
-from roboloop.nets.flat import ALIGN, Layout, Views, aligned
+from roboloop.nets.flat import ALIGN, Layout, Views
 from roboloop.nets.heads import sample, sample_gradient
 from roboloop.nets.layers import Scratch
 from roboloop.nets.mlp import MLP, Ensemble, MLPSpec
@@ -171,17 +172,3 @@ class SACShard:
 def flat_adam(mem: Views, net: str, part: slice, lr: float) -> FlatAdam:
     """Return the optimiser of one stretch of a network."""
     return FlatAdam(mem[net][part], mem[f"{net}_m"][part], mem[f"{net}_v"][part], mem["step"][0], lr)
-
-
-def stretch(size: int, parts: int, index: int) -> slice:
-    """Return one of ``parts`` contiguous stretches, each starting on a cache line."""
-    length = aligned(-(-size // parts))
-    return slice(min(index * length, size), min((index + 1) * length, size))
-
-
-def sum_in_order(grads: list[Tensor]) -> Tensor:
-    """Add all to the first, in place and in order, so that the sum does not depend on who computed them."""
-    total = grads[0]
-    for grad in grads[1:]:
-        total.add_(grad)
-    return total

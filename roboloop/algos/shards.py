@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import platform
-import signal
-import subprocess
 import sys
 import time
 import weakref
@@ -14,14 +12,17 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
-from roboloop.algos.shared import Control, SharedMemory
+from roboloop.algos.shared import Control, floats_of, num_bytes
+from roboloop.core.child import Child
+from roboloop.core.memory import SharedMemory
+from roboloop.nets.flat import aligned
 
 TIMEOUT_S = 60.0
 """Longest wait for a helper's part of one phase."""
 SPIN_S = 0.02
 """Wait this long for a helper at full attention, then in short sleeps."""
-HELPER = "from roboloop.algos.shard_helper import main; main()"
 
 
 class Shard(Protocol):
@@ -55,13 +56,13 @@ class ShardPool:
         # one thread always: with more, BLAS may sum in another order and the bits would depend on the resources
         torch.set_num_threads(1)
         self._processes = usable_processes(processes, shards, device)
-        self._shared = SharedMemory.create(num_floats)
-        self.memory = self._shared.floats if device == "cpu" else torch.zeros(num_floats, device=device)
+        self._shared = SharedMemory.create(num_bytes(num_floats))
+        self.memory = floats_of(self._shared) if device == "cpu" else torch.zeros(num_floats, device=device)
         self._control = Control(self._shared)
         self._shards = [work.make_shard(self.memory, i) for i in range(shards)]
         kind = f"{type(work).__module__}:{type(work).__qualname__}"
         self._job = {"kind": kind, "work": work.to_data(), "shards": shards, "processes": self._processes}
-        self._helpers: list[subprocess.Popen[bytes]] = []
+        self._helpers: list[Child] = []
         self._started = False
         self._word = 0
 
@@ -108,7 +109,9 @@ class ShardPool:
     def _start(self) -> None:
         self._started = True
         for number in range(self._processes - 1):
-            self._helpers.append(start_helper(number, self._shared, self._job))
+            helper = Child(f"update helper {number + 1}", "roboloop.algos.shard_helper:main", [self._shared.fd])
+            helper.channel.send({**self._job, "number": number, "num_bytes": self._shared.num_bytes})
+            self._helpers.append(helper)
         weakref.finalize(self, stop, self._helpers)
 
     def _all_ready(self) -> bool:
@@ -116,22 +119,19 @@ class ShardPool:
             return False
         if all(self._control.is_ready(number) for number in range(len(self._helpers))):
             return True
-        for number, helper in enumerate(self._helpers):
-            self._check_alive(number, helper, "start")
+        for helper in self._helpers:
+            self._check_alive(helper, "start")
         return False
 
-    def _post(self, phase_index: int, helpers: list[subprocess.Popen[bytes]]) -> None:
+    def _post(self, phase_index: int, helpers: list[Child]) -> None:
         self._word = self._control.next_word(self._word, phase_index)
         self._control.post(self._word)
         for number, helper in enumerate(helpers):
             if self._control.is_parked(number):
-                assert helper.stdin is not None
-                try:
-                    helper.stdin.write(b"w")
-                except BrokenPipeError:
-                    self._check_alive(number, helper, "start of an update", patience_s=1.0)
+                with contextlib.suppress(OSError):  # it is dead: noticed while waiting for it
+                    helper.channel.send("wake up")
 
-    def _wait(self, number: int, helper: subprocess.Popen[bytes], phase: str) -> None:
+    def _wait(self, number: int, helper: Child, phase: str) -> None:
         is_done, word = self._control.is_done, self._word
         start_s = time.monotonic()
         spins = 0
@@ -142,19 +142,16 @@ class ShardPool:
                 waited_s = time.monotonic() - start_s
                 if waited_s > SPIN_S:
                     time.sleep(2e-4)
-                    self._check_alive(number, helper, phase)
+                    self._check_alive(helper, phase)
                 if waited_s > TIMEOUT_S:
-                    raise HelperDied(f"{name_of(number, helper)} did not finish {phase!r} within {TIMEOUT_S:.0f} s")
+                    raise HelperDied(
+                        f"{helper.name} (pid {helper.pid}) did not finish {phase!r} within {TIMEOUT_S:.0f} s"
+                    )
 
-    def _check_alive(self, number: int, helper: subprocess.Popen[bytes], when: str, patience_s: float = 0.0) -> None:
-        deadline_s = time.monotonic() + patience_s
-        while (code := helper.poll()) is None:
-            if time.monotonic() >= deadline_s:
-                return
-            time.sleep(0.01)
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        said = helper.stdout.read().decode(errors="replace").strip() if helper.stdout else ""
-        raise HelperDied(f"{name_of(number, helper)} {how} during {when!r}" + (f"\n{said}" if said else ""))
+    @staticmethod
+    def _check_alive(helper: Child, when: str) -> None:
+        if not helper.is_alive():
+            raise HelperDied(f"{helper.name} (pid {helper.pid}) {helper.how_it_ended()}\nduring {when!r}")
 
 
 def usable_processes(wanted: int, shards: int, device: str) -> int:
@@ -164,39 +161,23 @@ def usable_processes(wanted: int, shards: int, device: str) -> int:
     return max(1, min(wanted, shards, len(os.sched_getaffinity(0))))
 
 
-def start_helper(number: int, shared: SharedMemory, job: dict[str, Any]) -> subprocess.Popen[bytes]:
-    """Start a fresh interpreter that computes shards; its stdin is its lifeline: when we die, it ends."""
-    env = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        "OMP_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-    }
-    # not multiprocessing's spawn: that imports the user's __main__ again, and needs a resource tracker
-    helper = subprocess.Popen(
-        [sys.executable, "-P", "-c", HELPER, str(number), str(shared.fd), str(shared.num_floats)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, pass_fds=(shared.fd,), env=env,
-    )  # fmt: skip
-    assert helper.stdin is not None
-    payload = json.dumps(job).encode()
-    helper.stdin.write(len(payload).to_bytes(8, "little") + payload)
-    return helper
-
-
-def stop(helpers: list[subprocess.Popen[bytes]]) -> None:
-    """Close the lifelines, and kill whoever has not gone after a while."""
+def stop(helpers: list[Child]) -> None:
+    """End all helpers."""
     for helper in helpers:
-        for pipe in (helper.stdin, helper.stdout):
-            if pipe is not None:
-                pipe.close()
+        helper.channel.close()
     for helper in helpers:
-        try:
-            helper.wait(timeout=5.0)
-        except subprocess.TimeoutExpired:
-            helper.kill()
-            helper.wait()
+        helper.stop()
 
 
-def name_of(number: int, helper: subprocess.Popen[bytes]) -> str:
-    """Return how errors call a helper."""
-    return f"update helper {number + 1} (pid {helper.pid})"
+def stretch(size: int, parts: int, index: int) -> slice:
+    """Return one of ``parts`` contiguous stretches, each starting on a cache line."""
+    length = aligned(-(-size // parts))
+    return slice(min(index * length, size), min((index + 1) * length, size))
+
+
+def sum_in_order(grads: list[Tensor]) -> Tensor:
+    """Add all to the first, in place and in order, so that the sum does not depend on who computed them."""
+    total = grads[0]
+    for grad in grads[1:]:
+        total.add_(grad)
+    return total

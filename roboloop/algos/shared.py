@@ -1,11 +1,11 @@
-"""Anonymous shared memory and the counters through which processes hand work to each other."""
+"""The counters through which processes hand work to each other, and the floats they share."""
 
 from __future__ import annotations
 
-import mmap
-import os
-
 import torch
+from torch import Tensor
+
+from roboloop.core.memory import SharedMemory
 
 CONTROL_BYTES = 4096
 LINE = 8
@@ -13,39 +13,21 @@ LINE = 8
 PHASES_PER_UPDATE = 256
 
 
-class SharedMemory:
-    """A memory file without a name: gone with the last process that maps it, however that process ends."""
+def num_bytes(num_floats: int) -> int:
+    """Return the size of a shared memory with counters and so many floats."""
+    return CONTROL_BYTES + 4 * num_floats
 
-    def __init__(self, fd: int, num_floats: int) -> None:
-        self.fd, self.num_floats = fd, num_floats
-        self._map = mmap.mmap(fd, CONTROL_BYTES + 4 * num_floats)
-        self.floats = torch.frombuffer(self._map, dtype=torch.float32, offset=CONTROL_BYTES)
-        self.words = memoryview(self._map)[:CONTROL_BYTES].cast("q")
 
-    @classmethod
-    def create(cls, num_floats: int) -> SharedMemory:
-        """Return new memory, all zero."""
-        if not hasattr(os, "memfd_create"):
-            return cls._private(num_floats)
-        fd = os.memfd_create("roboloop-update", os.MFD_CLOEXEC)
-        os.ftruncate(fd, CONTROL_BYTES + 4 * num_floats)
-        return cls(fd, num_floats)
-
-    @classmethod
-    def _private(cls, num_floats: int) -> SharedMemory:
-        return cls(-1, num_floats)
-
-    def __del__(self) -> None:
-        """Give the descriptor back; the mapping lives as long as tensors look at it."""
-        if self.fd >= 0:
-            os.close(self.fd)
+def floats_of(shared: SharedMemory) -> Tensor:
+    """Return the floats behind the counters."""
+    return torch.frombuffer(shared.map, dtype=torch.float32, offset=CONTROL_BYTES)
 
 
 class Control:
     """Counters: the word that says what to do, and per helper ready, parked and done."""
 
     def __init__(self, shared: SharedMemory) -> None:
-        self._words = shared.words
+        self._words = memoryview(shared.map)[:CONTROL_BYTES].cast("q")
 
     @staticmethod
     def next_word(word: int, phase_index: int) -> int:

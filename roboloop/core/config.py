@@ -42,10 +42,23 @@ def override(config: T, data: Mapping[str, Any], where: str = "") -> T:
         if dataclasses.is_dataclass(current):
             if not isinstance(value, Mapping):
                 raise ConfigError(f"config key '{path}' is a section, not a value: {value!r}")
-            changes[key] = override(current, value, f"{path}.")
+            changes[key] = override(_named(current, hints[key], value, path), value, f"{path}.")
         else:
             changes[key] = _convert(value, hints[key], path)
     return dataclasses.replace(config, **changes)  # type: ignore[type-var]
+
+
+def _named(current: Any, hint: Any, data: Mapping[str, Any], path: str) -> Any:
+    """Return the section that ``data`` asks for by ``name``, with its defaults, where there are several kinds."""
+    kinds = {kind.name: kind for kind in typing.get_args(hint) if hasattr(kind, "name")}
+    name = data.get("name", getattr(current, "name", None))
+    if not kinds or name == current.name:
+        return current
+    if name not in kinds:
+        raise ConfigError(
+            f"config key '{path}.name' must be one of {', '.join(kinds)}, not {name!r}{nearest(str(name), kinds)}"
+        )
+    return kinds[name]()
 
 
 def _nearest_path(path: str, where: str, names: Sequence[str]) -> str:
@@ -108,7 +121,9 @@ def parse_flags(config: T, flags: Sequence[str], prog: str) -> T:
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
-            return tyro.cli(type(config), args=list(flags), default=config, prog=prog)
+            return tyro.cli(
+                type(config), args=list(flags), default=config, prog=prog, config=(tyro.conf.AvoidSubcommands,)
+            )
     except SystemExit as stop:
         if not stop.code:
             raise  # --help

@@ -36,6 +36,12 @@ class RunExists(UserError):
     exit_code = 3
 
 
+class WorkerLost(UserError):
+    """Simulators or their processes broke more often than allowed; the last checkpoint is intact."""
+
+    exit_code = 7
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return a hint such as ``; did you mean 'reach-v3'?`` or nothing."""
     match = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)

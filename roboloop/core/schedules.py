@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from roboloop.core.types import State
 
@@ -58,3 +59,21 @@ class UpdateRatio:
         """Restore the debt already paid."""
         self._paid = int(state["paid"])
         self._burst.load(state["burst"])
+
+
+class WhenFull:
+    """One update each time an on-policy store has gathered enough."""
+
+    def __init__(self, is_full: Callable[[], bool]) -> None:
+        self._is_full = is_full
+
+    def __call__(self, step: int, episode_ended: bool) -> int:
+        """Return 1 when there is enough to learn from."""
+        return int(self._is_full())
+
+    def state(self) -> State:
+        """Return nothing: the store knows."""
+        return {}
+
+    def load(self, state: State) -> None:
+        """Restore nothing."""

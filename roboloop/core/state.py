@@ -8,7 +8,7 @@ import numpy as np
 
 from roboloop.core.types import Array, State
 
-_TENSOR = "__tensor__"
+_TENSOR, _DTYPE = "__tensor__", "__dtype__"
 
 
 def split(state: Any, prefix: str = "") -> tuple[dict[str, Array], Any]:
@@ -24,8 +24,13 @@ def split(state: Any, prefix: str = "") -> tuple[dict[str, Array], Any]:
             return node.item()
         if hasattr(node, "shape"):
             # torch tensors are taken as numpy views: core does not import torch
-            tensors[name] = np.ascontiguousarray(node if isinstance(node, np.ndarray) else node.detach().cpu().numpy())
-            return {_TENSOR: name}
+            array = np.ascontiguousarray(node if isinstance(node, np.ndarray) else node.detach().cpu().numpy())
+            if array.dtype.names is None:
+                tensors[name] = array
+                return {_TENSOR: name}
+            # records (observations with named fields) travel as bytes: safetensors knows plain numbers only
+            tensors[name] = array.view(np.uint8).reshape(*array.shape, array.dtype.itemsize)
+            return {_TENSOR: name, _DTYPE: dtype_to_data(array.dtype)}
         return node
 
     return tensors, walk(state, prefix)
@@ -34,12 +39,25 @@ def split(state: Any, prefix: str = "") -> tuple[dict[str, Array], Any]:
 def join(tensors: dict[str, Array], tree: Any) -> Any:
     """Put the arrays back where ``split`` took them from."""
     if isinstance(tree, dict):
-        if set(tree) == {_TENSOR}:
-            return tensors[tree[_TENSOR]]
+        if _TENSOR in tree:
+            array = tensors[tree[_TENSOR]]
+            return array.view(dtype_from_data(tree[_DTYPE]))[..., 0] if _DTYPE in tree else array
         return {k: join(tensors, v) for k, v in tree.items()}
     if isinstance(tree, list):
         return [join(tensors, v) for v in tree]
     return tree
+
+
+def dtype_to_data(dtype: np.dtype[Any]) -> Any:
+    """Return a dtype as JSON values: a name, or a list of named fields with their shapes."""
+    if dtype.fields is None:
+        return dtype.str
+    return [[name, kind.base.str, list(kind.shape)] for name, (kind, *_) in dtype.fields.items()]
+
+
+def dtype_from_data(data: Any) -> np.dtype[Any]:
+    """Return the dtype that ``dtype_to_data`` described."""
+    return np.dtype(data if isinstance(data, str) else [(name, kind, tuple(shape)) for name, kind, shape in data])
 
 
 def equal(a: State, b: State) -> bool:

@@ -20,17 +20,26 @@ class EnvSpec:
     """What a policy and a store must know of an environment before the first reset."""
 
     obs_shape: tuple[int, ...]
-    obs_dtype: str
+    obs_dtype: np.dtype[Any]
+    """Of a number, or of a record with named fields (``image``, ``vector``, ``action_mask``); then the shape is ()."""
     action_low: tuple[float, ...]
     action_high: tuple[float, ...]
     max_episode_steps: int
     protocol: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     """Written into every result: task, reward version, horizon, goal mode, ..."""
+    action_choices: tuple[int, ...] = ()
+    """Per action column the number of choices, 0 = continuous; empty = all continuous. Actions are always float32
+    columns: a choice is stored as its number."""
 
     @property
     def action_dim(self) -> int:
-        """Number of action dimensions."""
+        """Number of action columns."""
         return len(self.action_low)
+
+    @property
+    def is_continuous(self) -> bool:
+        """Whether no action column is a choice."""
+        return not any(self.action_choices)
 
 
 class Env(Protocol):
@@ -73,20 +82,37 @@ class EpisodeEnd(NamedTuple):
     episode: int
     length: int
     episode_return: float
+    """Sum of the raw rewards: the env's own objective, before any shaping."""
     success: float
     """1.0 if reached at any step, 0.0 if not, NaN where the env does not say."""
+    t: int
+    """Row of the rollout in which it ended."""
+    last_obs: Array
+    """The true last observation, as the policy would see it; ``obs[t + 1]`` already belongs to the next episode."""
+    last_value: float = 0.0
+    """The acting policy's value of ``last_obs`` where the episode was truncated: what the learner bootstraps from."""
+    shaped_return: float = 0.0
+    """Sum of the rewards that were learned from."""
+    lost: bool = False
+    """Cut short by a fault of the simulator: bootstrapped like a truncation, but not an episode to report."""
 
 
 class Rollout(NamedTuple):
     """Experience with leading dims ``[T, B]``: T steps of B environments."""
 
-    obs: Array
-    action: Array
+    obs: Array  # [T + 1, B, ...]: what follows row t is row t + 1, or an EpisodeEnd's last_obs where one ended
+    action: Array  # [T, B, A] as sent; the env clips to its bounds
     reward: Array
-    next_obs: Array  # the true successor, never a reset observation
-    terminated: Array  # the world ended: the value of next_obs is zero
-    truncated: Array  # the clock or an operator ended it: bootstrap through next_obs
+    raw_reward: Array  # the env's own objective, before shaping; equal to reward where nothing is shaped
+    terminated: Array  # the world ended: the value of what follows is zero
+    truncated: Array  # the clock or an operator ended it: bootstrap through the last observation
+    log_prob: Array  # of the action under the policy that took it; zero where the policy does not say
+    value: Array  # [T + 1, B] of obs under that policy; zero where the policy does not say
+    memory: Array  # [B, M] recurrent state before the first step; zero where an episode begins
+    version: Array  # [B] of the policy that acted
     episodes: list[EpisodeEnd]
+    cut: tuple[int, ...] = ()  # envs whose running episode was lost (dead worker) before the first step
+    first_env: int = 0  # the columns are the environments from this one on
 
     @property
     def num_steps(self) -> int:
@@ -113,11 +139,49 @@ class Batch(NamedTuple):
     discount: Array  # gamma^m, or zero where the world ended inside the window
 
 
+class Decision(NamedTuple):
+    """What a policy decided for B observations."""
+
+    action: Array  # [B, A] in the environment's own units
+    memory: Array  # [B, M] recurrent state after this step
+    log_prob: Array | None = None  # [B]; only policies that learn from their own actions say it
+    value: Array | None = None  # [B]
+
+
 class Policy(Protocol):
     """Maps observations to actions: batched, numpy in and out, no gradients."""
 
-    def act(self, obs: Array, explore: bool, rng: np.random.Generator) -> Array:
-        """Return actions ``[B, A]`` in the environment's own units for observations ``[B, ...]``."""
+    memory_size: int
+    """Floats of recurrent state per environment; 0 = none."""
+
+    @property
+    def version(self) -> int:
+        """Which weights these are: grows with every update."""
+        ...
+
+    def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
+        """Decide for observations ``[B, ...]``; the caller zeroes an environment's memory when its episode begins."""
+        ...
+
+
+class PortablePolicy(Policy, Protocol):
+    """A policy that another process can rebuild from plain data and follow by its weights."""
+
+    def blueprint(self) -> dict[str, Any]:
+        """Return JSON data: ``kind`` (``module:Class``) whose ``from_blueprint`` builds the same policy anew."""
+        ...
+
+    def write_weights(self, out: Array) -> None:
+        """Write all that acting depends on, normaliser included, as ``num_weights`` float32 numbers."""
+        ...
+
+    def read_weights(self, flat: Array, version: int) -> None:
+        """Take over what ``write_weights`` wrote."""
+        ...
+
+    @property
+    def num_weights(self) -> int:
+        """Length of the flat weights."""
         ...
 
 
@@ -136,15 +200,18 @@ class Stateful(Protocol):
 class Algorithm(Stateful, Protocol):
     """Nets and losses; never envs, samplers or files."""
 
-    needs: BatchSpec
+    num_updates: int
+    """Gradient steps taken so far."""
+    progress: float
+    """Fraction of the training that is done; the runner sets it before each update, for schedules."""
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> PortablePolicy:
         """The policy that collects and is evaluated."""
         ...
 
-    def update(self, batch: Batch) -> Metrics:
-        """Take one gradient step on a batch."""
+    def update(self, batch: Any) -> Metrics:
+        """Learn from what its store gives: a ``Batch`` of replayed transitions, or a ``Rollout`` that is used once."""
         ...
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from roboloop.core.errors import DataError
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
-from roboloop.core.types import Array, Batch, BatchSpec, EnvSpec, Rollout, State
+from roboloop.core.types import Array, Batch, BatchSpec, EnvSpec, EpisodeEnd, Rollout, State
 from roboloop.data.journal import Frontier, Journal, Record
 
 TERMINATED, TRUNCATED, FINAL = 1, 2, 4
@@ -21,6 +21,8 @@ class Replay:
     A row is an observation and what followed it. An episode ends with a FINAL row that holds only its last
     observation, and the row after the newest one already holds the observation that is being acted on.
     """
+
+    journaled = True
 
     def __init__(self, capacity: int, spec: EnvSpec, num_envs: int, needs: BatchSpec, seed: int) -> None:
         self.needs = needs
@@ -55,34 +57,49 @@ class Replay:
         return tail
 
     def add(self, rollout: Rollout) -> None:
-        """Append T steps of every environment."""
-        for t in range(rollout.reward.shape[0]):
-            self._add_step(rollout, t)
+        """Append T steps of the rollout's environments."""
+        steps, count = rollout.reward.shape
+        env = self._env_index[rollout.first_env : rollout.first_env + count]
+        for lost in rollout.cut:
+            self._cut(lost)
+        ends: dict[int, list[EpisodeEnd]] = {}
+        for end in rollout.episodes:
+            ends.setdefault(end.t, []).append(end)
+        for t in range(steps):
+            self._add_step(rollout, t, env)
+            for end in ends.get(t, ()):
+                self._close_episode(end.env, end.last_obs)
+                self._obs[end.env, self._head[end.env] % self._rows] = rollout.obs[t + 1, end.env - rollout.first_env]
         if self._journal is not None and (self._head - self._saved).max() >= self._rows // 2:
             self._spill()  # before the ring overwrites what the journal has not seen
 
-    def _add_step(self, rollout: Rollout, t: int) -> None:
-        env, slot = self._env_index, self._head % self._rows
-        ended = rollout.terminated[t] | rollout.truncated[t]
-        age = self._age[env, slot]
+    def _add_step(self, rollout: Rollout, t: int, env: Array) -> None:
+        slot = self._head[env] % self._rows
         self._obs[env, slot] = rollout.obs[t]
         self._action[env, slot] = rollout.action[t]
         self._reward[env, slot] = rollout.reward[t]
         self._flags[env, slot] = TERMINATED * rollout.terminated[t] + TRUNCATED * rollout.truncated[t]
         after = (slot + 1) % self._rows
-        self._obs[env, after] = rollout.next_obs[t]
-        self._age[env, after] = age + 1
-        self._head += 1
-        if ended.any():
-            self._close_episodes(env[ended], after[ended])
+        self._obs[env, after] = rollout.obs[t + 1]
+        self._age[env, after] = self._age[env, slot] + 1
+        self._head[env] += 1
 
-    def _close_episodes(self, env: Array, slot: Array) -> None:
-        """Turn the successor into a FINAL row, so that the next episode begins behind it."""
+    def _close_episode(self, env: int, last_obs: Array) -> None:
+        """Turn the newest row into a FINAL one, so that the next episode begins behind it."""
+        slot = self._head[env] % self._rows
+        self._obs[env, slot] = last_obs
         self._flags[env, slot] = FINAL
         self._action[env, slot] = 0
         self._reward[env, slot] = 0
         self._age[env, (slot + 1) % self._rows] = 0
         self._head[env] += 1
+
+    def _cut(self, env: int) -> None:
+        """Close an episode that was lost while it ran, at the observation that was seen last."""
+        slot = self._head[env] % self._rows
+        if self._age[env, slot] > 0:
+            self._flags[env, slot - 1] |= TRUNCATED
+            self._close_episode(env, self._obs[env, slot].copy())
 
     def sample(self) -> Batch:
         """Draw transitions uniformly; the arrays are reused by the next call."""
@@ -146,11 +163,6 @@ class Replay:
         """Keep all rows from now on in a journal that already holds the rows there are."""
         self._journal = journal
 
-    @property
-    def has_journal(self) -> bool:
-        """Whether rows are being kept."""
-        return self._journal is not None
-
     def commit(self) -> Frontier:
         """Make all rows durable and return where the journal ends."""
         assert self._journal is not None, "attach a journal first"
@@ -193,8 +205,12 @@ class Replay:
                 begin += count
         if self._head.tolist() != state["head"]:
             raise DataError(f"the journal holds {self._head.tolist()} rows, the checkpoint expects {state['head']}")
-        self._saved = self._head.copy()
+        # an episode that was lost after its last row had been kept is closed by the FINAL row behind it
+        lost = (self._flags == 0) & (np.roll(self._flags, -1, axis=1) == FINAL)
         slot = self._head % self._rows
+        lost[self._env_index, slot] = lost[self._env_index, slot - 1] = False  # what follows these is not a row yet
+        self._flags[lost] = TRUNCATED
+        self._saved = self._head.copy()
         self._obs[self._env_index, slot] = state["next_obs"]
         self._age[self._env_index, slot] = state["next_age"]
         set_rng_state(self._rng, state["rng"])

@@ -15,17 +15,21 @@ class EnvConfig:
     """One task, and how its episodes are cut."""
 
     id: str = "metaworld/reach-v3"
-    """Suite and task, such as metaworld/reach-v3, gym/HalfCheetah-v5 or dmc/walker-walk."""
+    """Suite and task, such as metaworld/reach-v3, gym/HalfCheetah-v5, dmc/walker-walk or doom/basic."""
     num_envs: int = 1
     """Copies of the environment that are stepped together."""
     frame_stack: int = 1
     """Latest observations that a policy sees at once; stacked by the reader, never stored twice."""
     action_repeat: int = 1
-    """Simulator steps per action; their rewards are summed."""
+    """Simulator steps per action (the frame skip of Doom and Atari, customarily 4); their rewards are summed."""
     max_episode_steps: int | None = None
     """Horizon of training episodes in simulator steps; none means the suite's own."""
     eval_max_episode_steps: int | None = None
     """Horizon of evaluation episodes in simulator steps; none means the suite's own."""
+    image_size: tuple[int, int] | None = None
+    """Height and width of pictures that are observations; none means the suite's own (Doom 72 128, Atari 84 84)."""
+    grayscale: bool | None = None
+    """Whether such pictures are grey; none means the suite's own (Doom no, Atari yes)."""
     reward_version: str = "v2"
     """Meta-World's reward function: v1 or v2."""
     goal_mode: str = "random"
@@ -37,6 +41,8 @@ class EnvConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"env.{name} must be at least 1, got {value}")
+        if self.image_size is not None and (len(self.image_size) != 2 or min(self.image_size) < 1):
+            raise ConfigError(f"env.image_size must be height and width, got {list(self.image_size)}")
         for name, known in (("reward_version", REWARD_VERSIONS), ("goal_mode", GOAL_MODES)):
             value = getattr(self, name)
             if value not in known:

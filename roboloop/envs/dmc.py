@@ -11,7 +11,7 @@ import numpy as np
 from roboloop.core.errors import ConfigError, nearest
 from roboloop.core.types import Array
 from roboloop.envs.config import EnvConfig
-from roboloop.envs.env import EpisodeEnv, Outcome, Task
+from roboloop.envs.env import FLOAT, EpisodeEnv, Outcome, Task, repeated
 from roboloop.envs.headless import quick_pictures
 from roboloop.envs.replay import ReplayWorld
 
@@ -36,7 +36,11 @@ class DmcWorld(ReplayWorld):
         self._env.task._random = np.random.RandomState(seed % 2**32)
         return self._obs(self._env.reset().observation)
 
-    def advance(self, action: Array) -> Outcome:
+    def advance(self, action: Array, repeat: int) -> Outcome:
+        """Hold an action for some control steps."""
+        return repeated(self._tick, action, repeat)
+
+    def _tick(self, action: Array) -> Outcome:
         """Advance by one control step; discount zero means that the world ended."""
         step = self._env.step(action.astype(np.float64))
         terminated = step.last() and step.discount == 0.0
@@ -77,7 +81,7 @@ def make(task: str, cfg: EnvConfig, evaluation: bool) -> EpisodeEnv:
         DmcWorld(env, action.shape[0]),
         Task(
             obs_shape=(size,),
-            obs_dtype="float32",
+            obs_dtype=FLOAT,
             action_low=action.minimum,
             action_high=action.maximum,
             horizon=cfg.horizon(limit, evaluation),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -13,18 +13,43 @@ from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, EnvSpec, State
 
 Info = dict[str, Any]
+FLOAT = np.dtype(np.float32)
 UNBOUNDED = 1e6
 """Bounds beyond this stand for none at all (DM Control writes 1e10), and no policy can be scaled to them."""
 
 
+class SimulatorDied(RuntimeError):
+    """A simulator's own process ended under us: its episode is lost and the environment must be made anew."""
+
+
 class Outcome(NamedTuple):
-    """One simulator step, before the clock is applied."""
+    """What one action did, before the clock is applied."""
 
     obs: Array
     reward: float
     terminated: bool
     truncated: bool
     success: float | None
+    raw_reward: float | None = None
+    """The world's own objective where the reward is shaped or scaled; none where the two are the same."""
+    ticks: int = 1
+    """Simulator steps that it took."""
+
+
+def repeated(tick: Callable[[Array], Outcome], action: Array, repeat: int) -> Outcome:
+    """Hold an action for some simulator steps or until the world ends: rewards add up, a success stays."""
+    reward, raw_reward, success, ticks = 0.0, None, None, 0
+    for _ in range(repeat):
+        out = tick(action)
+        ticks += out.ticks
+        reward += out.reward
+        if out.raw_reward is not None:
+            raw_reward = (raw_reward or 0.0) + out.raw_reward
+        if out.success is not None:
+            success = out.success if success is None else max(success, out.success)
+        if out.terminated or out.truncated:
+            break
+    return Outcome(out.obs, reward, out.terminated, out.truncated, success, raw_reward, ticks)
 
 
 class World(Protocol):
@@ -34,8 +59,8 @@ class World(Protocol):
         """Start the episode of this seed."""
         ...
 
-    def step(self, action: Array) -> Outcome:
-        """Advance by one control step with a float32 action inside the bounds."""
+    def step(self, action: Array, repeat: int) -> Outcome:
+        """Hold a float32 action inside the bounds for up to ``repeat`` control steps."""
         ...
 
     def render(self) -> Array:
@@ -60,16 +85,21 @@ class Task:
     """What is fixed about a world: spaces, the suite's identity and the length of an episode."""
 
     obs_shape: tuple[int, ...]
-    obs_dtype: str
+    obs_dtype: np.dtype[Any]
     action_low: Array
     action_high: Array
     horizon: int
     action_repeat: int = 1
     protocol: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    action_choices: tuple[int, ...] = ()
+    """Per action column the number of choices, 0 = continuous; empty = all continuous."""
 
     def __post_init__(self) -> None:
+        name = self.protocol.get("task", "")
+        if not len(self.action_low):
+            raise ConfigError(f"env {name!r} has no actions")
         if not np.abs([self.action_low, self.action_high]).max() < UNBOUNDED:
-            raise ConfigError(f"env {self.protocol.get('task', '')!r} has unbounded actions: bounded actions only")
+            raise ConfigError(f"env {name!r} has unbounded actions: bounded actions only")
 
     def spec(self) -> EnvSpec:
         """Return the public spec; its horizon counts decisions, the protocol's counts simulator steps."""
@@ -80,18 +110,20 @@ class Task:
             action_high=tuple(float(x) for x in self.action_high),
             max_episode_steps=-(-self.horizon // self.action_repeat),
             protocol={**self.protocol, "horizon": self.horizon, "action_repeat": self.action_repeat},
+            action_choices=self.action_choices if any(self.action_choices) else (),
         )
 
 
 class EpisodeEnv:
-    """An ``Env`` made of a world and a clock: clips actions, repeats them, truncates at the horizon."""
+    """An ``Env`` made of a world and a clock: makes actions valid, repeats them, truncates at the horizon."""
 
     def __init__(self, world: World, task: Task) -> None:
         self.world = world
         self._spec = task.spec()
         self._low = np.asarray(task.action_low, np.float32)
         self._high = np.asarray(task.action_high, np.float32)
-        self._dtype = np.dtype(task.obs_dtype)
+        self._choice = np.asarray(task.action_choices) > 0 if any(task.action_choices) else None
+        self._dtype = task.obs_dtype
         self._horizon = task.horizon
         self._repeat = task.action_repeat
         self._clock = 0
@@ -105,29 +137,30 @@ class EpisodeEnv:
     def reset(self, seed: int) -> Array:
         """Start the episode of this seed."""
         self._clock, self._running = 0, True
-        return self.world.reset(seed).astype(self._dtype)
+        return self.world.reset(seed).astype(self._dtype, order="C")
+
+    def _valid(self, action: Array) -> Array:
+        """Return the nearest action that the world accepts; choices are whole numbers."""
+        action = np.asarray(action, np.float32)
+        if action.shape != self._low.shape or not math.isfinite(action.sum()):
+            raise ValueError(f"an action is {self._low.shape} finite numbers, got {action.tolist()}")
+        action = np.minimum(np.maximum(action, self._low), self._high)
+        return action if self._choice is None else np.where(self._choice, np.rint(action), action)
 
     def step(self, action: Array) -> tuple[Array, float, bool, bool, Info]:
         """Apply one action for ``action_repeat`` simulator steps or until the episode ends."""
         if not self._running:
             raise RuntimeError("the episode is over: reset the environment before the next step")
-        action = np.asarray(action, np.float32)
-        if action.shape != self._low.shape or not math.isfinite(action.sum()):
-            raise ValueError(f"an action is {self._low.shape} finite numbers, got {action.tolist()}")
-        action = np.minimum(np.maximum(action, self._low), self._high)
-        reward, success = 0.0, None
-        for _ in range(self._repeat):
-            out = self.world.step(action)
-            self._clock += 1
-            reward += out.reward
-            if out.success is not None:
-                success = out.success if success is None else max(success, out.success)
-            truncated = out.truncated or self._clock >= self._horizon
-            if out.terminated or truncated:
-                self._running = False
-                break
-        info: Info = {} if success is None else {"success": success}
-        return out.obs.astype(self._dtype), reward, out.terminated, truncated, info
+        out = self.world.step(self._valid(action), min(self._repeat, self._horizon - self._clock))
+        self._clock += out.ticks
+        truncated = out.truncated or self._clock >= self._horizon
+        self._running = not (out.terminated or truncated)
+        info: Info = {}
+        if out.success is not None:
+            info["success"] = out.success
+        if out.raw_reward is not None:
+            info["raw_reward"] = out.raw_reward
+        return out.obs.astype(self._dtype, order="C"), out.reward, out.terminated, truncated, info
 
     def render(self) -> Array:
         """Return the current picture."""

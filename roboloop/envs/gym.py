@@ -1,49 +1,56 @@
-"""Any Gymnasium environment with continuous actions."""
+"""Any Gymnasium environment whose actions are bounded numbers or choices."""
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium import spaces
 from gymnasium.envs.registration import load_env_creator
 
 from roboloop.core.errors import ConfigError, MissingExtra, nearest
 from roboloop.core.types import Array
 from roboloop.envs.config import EnvConfig
-from roboloop.envs.env import EpisodeEnv, Outcome, Task
+from roboloop.envs.env import EpisodeEnv, Outcome, Task, repeated
 from roboloop.envs.headless import quick_pictures
 from roboloop.envs.replay import ReplayWorld
+from roboloop.envs.spaces import MASK, Observations, columns, decoder, observations
 
 DEFAULT_HORIZON = 1000
 """For ids that register no limit of their own."""
+ATARI = "ALE/"
 
 
 class GymWorld(ReplayWorld):
-    """A Gymnasium environment without its time limit; dict observations are flattened."""
+    """A Gymnasium environment without its time limit."""
 
-    def __init__(self, env: gymnasium.Env[Any, Any], action_dim: int) -> None:
+    def __init__(self, task: str, env: gymnasium.Env[Any, Any], action_dim: int, seen: Observations) -> None:
         super().__init__(action_dim)
-        self._env = env
+        self._task, self._env = task, env
+        # Box2D's solver remembers earlier episodes of its world, so that a seed would not determine the next one
+        self._remembers = type(getattr(env.unwrapped, "world", None)).__name__ == "b2World"
+        self._read, self._decode = seen.read, decoder(env.action_space)
         if hasattr(env.unwrapped, "model") and hasattr(env.unwrapped.model, "mat_reflectance"):
             quick_pictures(env.unwrapped.model)
-        self._flatten = not isinstance(env.observation_space, spaces.Box)
-
-    def _obs(self, obs: Any) -> Array:
-        return np.asarray(spaces.flatten(self._env.observation_space, obs) if self._flatten else obs)
 
     def start(self, seed: int) -> Array:
-        """Start the simulator's episode."""
-        obs, _ = self._env.reset(seed=seed)
-        return self._obs(obs)
+        """Start the simulator's episode, in a new simulator where the old one's past would show."""
+        if self._remembers:
+            self._env.close()
+            self._env = _build(self._task)
+        return self._read(*self._env.reset(seed=seed))
 
-    def advance(self, action: Array) -> Outcome:
-        """Advance by one control step."""
+    def advance(self, action: Array, repeat: int) -> Outcome:
+        """Hold an action for some control steps."""
+        return repeated(self._tick, self._decode(action), repeat)
+
+    def _tick(self, action: Any) -> Outcome:
         obs, reward, terminated, truncated, info = self._env.step(action)
         success = info.get("success", info.get("is_success"))
         known = None if success is None else float(success)
-        return Outcome(self._obs(obs), float(reward), bool(terminated), bool(truncated), known)
+        return Outcome(self._read(obs, info), float(reward), bool(terminated), bool(truncated), known)
 
     def render(self) -> Array:
         """Return the environment's own picture."""
@@ -73,30 +80,51 @@ def _build(task: str) -> gymnasium.Env[Any, Any]:
     try:
         return gymnasium.make(task, max_episode_steps=-1, disable_env_checker=True, **_render_mode(task))
     except gymnasium.error.DependencyNotInstalled as error:
-        raise MissingExtra(f"env 'gym/{task}' needs a package: {str(error).splitlines()[0]}") from error
+        reason = str(error).splitlines()[0]
+        wanted = "pip install 'roboloop[box2d]'" if "box2d" in reason.lower() else reason
+        raise MissingExtra(f"env 'gym/{task}' needs a package: {wanted}") from error
     except gymnasium.error.Error as error:
         known = nearest(task, gymnasium.registry)
         raise ConfigError(f"unknown Gymnasium env {task!r}{known or ': ' + str(error).splitlines()[0]}") from error
 
 
+def _registered(task: str) -> str:
+    """Return the id of ``module:Id`` after importing the module that registers it; a plain id as it is."""
+    module, _, name = task.rpartition(":")
+    if module:
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            raise ConfigError(f"env 'gym/{task}' cannot be made: {error}") from None
+    return name
+
+
+def _first_info(env: gymnasium.Env[Any, Any], choices: tuple[int, ...]) -> Mapping[str, Any]:
+    """Return what the environment says of itself at a reset; only choices can be masked, so only they need one."""
+    return env.reset(seed=0)[1] if any(choices) else {}
+
+
 def make(task: str, cfg: EnvConfig, evaluation: bool) -> EpisodeEnv:
     """Make ``gym/<id>`` with our clock in place of Gymnasium's."""
+    if task.startswith(ATARI):
+        from roboloop.envs.atari import make as make_atari
+
+        return make_atari(task, cfg, evaluation)
+    task = _registered(task)
     env = _build(task)
-    space, seen = env.action_space, env.observation_space
-    if not isinstance(space, spaces.Box) or len(space.shape) != 1:
-        raise ConfigError(f"env 'gym/{task}' has actions {space}: continuous actions only")
-    if not isinstance(seen, spaces.Box):
-        seen = spaces.flatten_space(seen)
+    low, high, choices = columns(env.action_space)
+    seen = observations(env.observation_space, choices, mask_in_info=MASK in _first_info(env, choices))
     limit = gymnasium.spec(task).max_episode_steps or DEFAULT_HORIZON
     return EpisodeEnv(
-        GymWorld(env, space.shape[0]),
+        GymWorld(task, env, len(low), seen),
         Task(
-            obs_shape=tuple(seen.shape or ()),
-            obs_dtype="uint8" if seen.dtype == np.uint8 else "float32",
-            action_low=space.low,
-            action_high=space.high,
+            obs_shape=seen.shape,
+            obs_dtype=seen.dtype,
+            action_low=low,
+            action_high=high,
             horizon=cfg.horizon(limit, evaluation),
             action_repeat=cfg.action_repeat,
             protocol={"suite": f"gymnasium {gymnasium.__version__}", "task": task},
+            action_choices=choices,
         ),
     )

@@ -14,9 +14,9 @@ import numpy as np
 from metaworld.env_dict import ALL_V3_ENVIRONMENTS
 from metaworld.policies import ENV_POLICY_MAP
 
-from roboloop.core.types import Array, State
+from roboloop.core.types import Array, Decision, State
 from roboloop.envs.config import EnvConfig
-from roboloop.envs.env import EpisodeEnv, Outcome, Task
+from roboloop.envs.env import FLOAT, EpisodeEnv, Outcome, Task, repeated
 from roboloop.envs.headless import quick_pictures
 from roboloop.envs.metaworld_fast import SETTLE_SUBSTEPS, SETTLES_BY_PLACEMENT, accelerate
 
@@ -91,7 +91,11 @@ class MetaWorld:
         self._at_reset = self._flags()
         return obs
 
-    def step(self, action: Array) -> Outcome:
+    def step(self, action: Array, repeat: int) -> Outcome:
+        """Hold an action for some control steps."""
+        return repeated(self._tick, action, repeat)
+
+    def _tick(self, action: Array) -> Outcome:
         """Move the hand's target, simulate, and ask the task for its reward."""
         env, model, data = self._env, self._model, self._data
         mocap, ctrl = self._mocap, self._ctrl
@@ -152,14 +156,17 @@ class MetaWorld:
 class ScriptedPolicy:
     """Meta-World's expert of one task, batched."""
 
+    memory_size = 0
+    version = 0
+
     def __init__(self, task: str) -> None:
         experts: dict[str, Any] = dict(ENV_POLICY_MAP)
         self._expert = experts[task]()
 
-    def act(self, obs: Array, explore: bool, rng: np.random.Generator) -> Array:
-        """Return the expert's actions ``[B, 4]``; it never explores."""
+    def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
+        """Decide on the expert's actions ``[B, 4]``; it never explores."""
         actions = [self._expert.get_action(row) for row in np.asarray(obs, np.float64)]
-        return np.clip(np.asarray(actions), -1, 1).astype(np.float32)
+        return Decision(np.clip(np.asarray(actions), -1, 1).astype(np.float32), memory)
 
 
 def scripted_policy(task: str) -> ScriptedPolicy:
@@ -178,5 +185,5 @@ def make(task: str, cfg: EnvConfig, evaluation: bool) -> EpisodeEnv:
     bound = np.ones(4, np.float32)
     return EpisodeEnv(
         MetaWorld(task, cfg.reward_version, cfg.goal_mode),
-        Task((39,), "float32", -bound, bound, cfg.horizon(HORIZON, evaluation), cfg.action_repeat, protocol),
+        Task((39,), FLOAT, -bound, bound, cfg.horizon(HORIZON, evaluation), cfg.action_repeat, protocol),
     )

@@ -84,8 +84,24 @@ GYM = (
     "InvertedDoublePendulum-v5",
     "Pendulum-v1",
     "MountainCarContinuous-v0",
+    "CartPole-v1",
+    "Acrobot-v1",
+    "MountainCar-v0",
+    "Taxi-v4",
+    "LunarLander-v3",
+    "LunarLanderContinuous-v3",
+    "BipedalWalker-v3",
+    "CarRacing-v3",
+    "ALE/BeamRider-v5",
+    "ALE/Breakout-v5",
+    "ALE/Enduro-v5",
+    "ALE/MsPacman-v5",
+    "ALE/Pong-v5",
+    "ALE/Qbert-v5",
+    "ALE/Seaquest-v5",
+    "ALE/SpaceInvaders-v5",
 )
-"""Gymnasium's continuous tasks that come with the default install."""
+"""Gymnasium's common tasks; the lander, the walker and the car need the extra box2d, ALE's games atari."""
 
 DMC = (
     "acrobot-swingup",
@@ -141,3 +157,19 @@ DMC = (
     "walker-run",
 )
 """The DM Control suite."""
+
+DOOM = (
+    "basic",
+    "deadly-corridor",
+    "deathmatch",
+    "defend-the-center",
+    "defend-the-line",
+    "health-gathering",
+    "health-gathering-supreme",
+    "my-way-home",
+    "predict-position",
+    "take-cover",
+)
+"""The single-player scenarios that ViZDoom's wheel ships."""
+TINY = ("point", "recall")
+"""Our own: a point to steer, and a cue to remember."""

@@ -18,10 +18,18 @@ SUITES = {
     "metaworld": "roboloop.envs.metaworld:make",
     "gym": "roboloop.envs.gym:make",
     "dmc": "roboloop.envs.dmc:make",
+    "doom": "roboloop.envs.doom:make",
+    "tiny": "roboloop.envs.tiny:make",
 }
 """Suite -> ``module:function`` of ``make(task, cfg, evaluation)``."""
 
-PACKAGES = {"metaworld": ("metaworld", "mujoco"), "gym": ("gymnasium", "mujoco"), "dmc": ("dm_control", "mujoco")}
+PACKAGES = {
+    "metaworld": ("metaworld", "mujoco"),
+    "gym": ("gymnasium", "mujoco"),
+    "dmc": ("dm_control", "mujoco"),
+    "doom": ("vizdoom", "cv2"),
+    "tiny": (),
+}
 """Top-level modules whose absence means that the suite's extra is not installed."""
 
 
@@ -63,7 +71,7 @@ def task_name(env_id: str) -> str:
 
 def known_ids() -> list[str]:
     """Return the ids worth listing; any other Gymnasium or DM Control task can be made too."""
-    tasks = {"metaworld": names.METAWORLD, "gym": names.GYM, "dmc": names.DMC}
+    tasks = {"metaworld": names.METAWORLD, "gym": names.GYM, "dmc": names.DMC, "doom": names.DOOM, "tiny": names.TINY}
     return [f"{suite}/{task}" for suite in SUITES for task in tasks[suite]]
 
 

@@ -10,17 +10,25 @@ import torch
 from torch import Tensor
 
 from roboloop.nets.flat import Views, prefixed, under
-from roboloop.nets.layers import Layer, LayerNorm, Linear, ReLU, Scratch, as_in_out, weight_shape
+from roboloop.nets.layers import ACTIVATIONS, Layer, LayerNorm, Linear, Scratch, as_in_out, weight_shape
 
 Shapes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class MLPSpec:
-    """Widths from input to output, and whether hidden layers are normalised."""
+    """Widths from input to output, what stands between layers, and whether hidden layers are normalised."""
 
     widths: tuple[int, ...]
     layer_norm: bool = False
+    activation: str = "relu"
+    activate_last: bool = False
+    """Whether the last layer is a hidden one too: for networks whose output others build upon."""
+
+    @property
+    def num_hidden(self) -> int:
+        """Number of weight matrices that an activation follows."""
+        return self.num_linear - (not self.activate_last)
 
     @property
     def num_linear(self) -> int:
@@ -33,13 +41,13 @@ class MLPSpec:
         for i in range(self.num_linear):
             shapes[f"linear{i}.weight"] = weight_shape(self.widths[i], self.widths[i + 1])
             shapes[f"linear{i}.bias"] = (self.widths[i + 1],)
-            if self.layer_norm and i < self.num_linear - 1:
+            if self.layer_norm and i < self.num_hidden:
                 shapes[f"norm{i}.gain"] = shapes[f"norm{i}.bias"] = (self.widths[i + 1],)
         return shapes
 
     @classmethod
     def of(cls, weights: Views) -> MLPSpec:
-        """Read the widths back from saved weights."""
+        """Read the widths back from saved weights of a network with ReLU and a plain last layer."""
         widths: list[int] = []
         while (name := f"linear{len(widths)}.bias") in weights:
             widths.append(int(weights[name].shape[0]))
@@ -63,7 +71,7 @@ def initialise(weights: Views, rng: np.random.Generator) -> None:
 
 
 class MLP:
-    """Linear (LayerNorm) ReLU ... Linear, for a fixed number of rows; ``grads=None`` freezes the weights.
+    """Linear (LayerNorm) activation ... Linear, for a fixed number of rows; ``grads=None`` freezes the weights.
 
     Networks that share ``scratch`` and ``name`` share memory: finish one's backward before another's forward.
     """
@@ -72,7 +80,6 @@ class MLP:
         self, spec: MLPSpec, weights: Views, grads: Views | None, rows: int, scratch: Scratch, name: str = "mlp"
     ) -> None:
         self._layers: list[Layer] = []
-        last = spec.num_linear - 1
         for i in range(spec.num_linear):
             y = scratch.take(f"{name}.y{i}", rows, spec.widths[i + 1])
             views = under(f"linear{i}", weights), under(f"linear{i}", grads) if grads else None
@@ -81,11 +88,11 @@ class MLP:
             self._layers.append(linear)
             if i == 0:
                 self._first = linear
-            if i < last and spec.layer_norm:
+            if i < spec.num_hidden and spec.layer_norm:
                 views = under(f"norm{i}", weights), under(f"norm{i}", grads) if grads else None
                 self._layers.append(LayerNorm(*views))
-            if i < last:
-                self._layers.append(ReLU())
+            if i < spec.num_hidden:
+                self._layers.append(ACTIVATIONS[spec.activation]())
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the output rows."""

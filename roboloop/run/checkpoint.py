@@ -21,7 +21,7 @@ from roboloop.core.state import join, split
 from roboloop.core.types import Array, State
 from roboloop.data.journal import Frontier
 
-FORMAT = 1
+FORMAT = 2
 _TENSORS, _MANIFEST = "state.safetensors", "manifest.json"
 
 

@@ -18,7 +18,10 @@ from roboloop.run.config import Experiment
 from roboloop.run.rundir import RunDir, run_path
 
 STOPPED = 4
-_MAY_CHANGE = ("steps", "checkpoint.", "eval.stop-", "algo.processes", "tensorboard", "wandb")
+_MAY_CHANGE = (
+    "steps", "checkpoint.", "eval.stop-", "algo.processes", "sample.workers", "sample.restarts", "sample.hang-s",
+    "sample.worker-memory-mb", "observer", "tensorboard", "wandb",
+)  # fmt: skip
 """What a resumed run may be given anew: nothing that changes the past or the next step."""
 
 
@@ -29,6 +32,7 @@ def train(args: list[str]) -> int:
     options.add_argument("--resume", nargs="?", const="", default=None)
     options.add_argument("--fork", type=Path)
     options.add_argument("--at", type=int)
+    options.add_argument("--algo", help="start from this algorithm's defaults")
     # only the first word can be a recipe: later ones are values of config flags that argparse does not know
     recipe = args[0] if args and not args[0].startswith("-") else None
     known, flags = options.parse_known_args(args[1:] if recipe else args)
@@ -37,7 +41,7 @@ def train(args: list[str]) -> int:
         return _run(_fork(known.fork, known.at, flags, args), resume=True)
     if known.resume:
         return _run(_reopen(Path(known.resume), flags), resume=True)
-    config = parse_flags(_base(recipe, known.config), flags, "roboloop train [RECIPE | --config FILE]")
+    config = parse_flags(_base(recipe, known.config, known.algo), flags, "roboloop train [RECIPE | --config FILE]")
     config.check()
     path = run_path(config)
     if known.resume == "" and (path / "config.yaml").exists():
@@ -55,10 +59,11 @@ def _aliases(flags: list[str]) -> list[str]:
     return ["--env.id" if f == "--env" else f for f in flags]
 
 
-def _base(recipe: str | None, file: Path | None) -> Experiment:
+def _base(recipe: str | None, file: Path | None, algo: str | None) -> Experiment:
     data: dict[str, Any] = recipes.load(recipe) if recipe else {}
     config = override(Experiment(), data)
-    return override(config, read_file(file)) if file else config
+    config = override(config, read_file(file)) if file else config
+    return override(config, {"algo": {"name": algo}}) if algo else config
 
 
 def _reopen(path: Path, flags: list[str]) -> RunDir:
@@ -85,8 +90,10 @@ def _fork(source: Path, step: int | None, flags: list[str], args: list[str]) -> 
     old = RunDir.open(source)
     config = parse_flags(old.config, flags, "roboloop train --fork RUN --at STEP")
     config.check()
-    if config.env.num_envs != old.config.env.num_envs or config.env.frame_stack != old.config.env.frame_stack:
-        raise ConfigError("a fork keeps env.num_envs and env.frame_stack: its buffer depends on them")
+    for name in ("env.num_envs", "env.frame_stack", "algo.name", "sample.groups"):
+        section, key = name.split(".")
+        if getattr(getattr(config, section), key) != getattr(getattr(old.config, section), key):
+            raise ConfigError(f"a fork keeps {name}: its buffer and its running episodes depend on it")
     return old.fork(config, step, ["train", *args])
 
 

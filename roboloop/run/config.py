@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from roboloop.algos.config import SACConfig
+from roboloop.algos.config import PPOConfig, SACConfig
 from roboloop.core.errors import ConfigError
 from roboloop.data.config import ReplayConfig
 from roboloop.envs.config import EnvConfig
+from roboloop.sample.config import SampleConfig
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class EvalConfig:
     """End training once evaluations reach this success rate."""
     stop_evaluations: int = 2
     """So many evaluations in a row must reach it: one alone may be luck."""
+    background: bool = False
+    """Evaluate in a process of its own while training goes on; the result is written at the next evaluation."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +76,17 @@ class Experiment:
     """Where networks live; 'cuda' is accepted but has not been run by us."""
     runs_dir: str = "runs"
     """Where run directories are made."""
+    observers: tuple[str, ...] = ()
+    """Hooks, as module:Class with on_training_step, on_episode or on_checkpoint; they run beside training."""
+    observer_budget_s: float = 1.0
+    """An observer that takes longer than this for one event is named in a warning."""
     tensorboard: bool = True
     """Mirror metrics.jsonl to TensorBoard events."""
     wandb: bool = False
     """Mirror metrics.jsonl to Weights & Biases, offline unless WANDB_MODE says otherwise."""
     env: EnvConfig = field(default_factory=EnvConfig)
-    algo: SACConfig = field(default_factory=SACConfig)
+    sample: SampleConfig = field(default_factory=SampleConfig)
+    algo: SACConfig | PPOConfig = field(default_factory=SACConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     update: UpdateConfig = field(default_factory=UpdateConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
@@ -105,5 +113,18 @@ class Experiment:
         if not self.experiment or any(part in ("", ".", "..") for part in self.experiment.split("/")):
             raise ConfigError(f"config key 'experiment' must be a plain name, not {self.experiment!r}")
         self.env.check()
+        self.sample.check(self.env.num_envs)
         self.algo.check()
-        self.replay.check(self.env.num_envs, self.algo.batch_size)
+        if isinstance(self.algo, SACConfig):
+            self.replay.check(self.env.num_envs, self.algo.batch_size)
+        else:
+            self._check_on_policy(self.algo)
+
+    def _check_on_policy(self, algo: PPOConfig) -> None:
+        if self.sample.steps != 1:
+            raise ConfigError("config key 'sample.steps' is for off-policy algorithms: PPO has algo.rollout_steps")
+        columns = self.env.num_envs // (self.sample.groups if self.sample.free_running else 1)
+        batch = algo.batch_envs or self.env.num_envs
+        if batch % columns:
+            raise ConfigError(f"algo.batch_envs {batch} is not a multiple of the {columns} envs that a rollout has")
+        algo.check_split(batch)

@@ -93,12 +93,13 @@ class Evaluator:
         # depend on which others are still to do
         stack = FrameStack(self._envs[0].spec, self._lanes, self._frame_stack)
         rng = stream(plan.seed, "evaluation-policy")
+        memory = np.zeros((self._lanes, policy.memory_size), np.float32)
         running = {e % self._lanes: e for e in episodes}
         tally = {lane: {"return": 0.0, "length": 0, "success": math.nan} for lane in running}
         for lane, episode in running.items():
             stack.reset(lane, self._envs[lane].reset(plan.episode_seed(episode)))
         while running:
-            action = policy.act(stack.stacked, explore=False, rng=rng)
+            action, memory, *_ = policy.act(stack.stacked, memory, False, rng)
             for lane, episode in list(running.items()):
                 if self._step(lane, action[lane], stack, tally[lane]):
                     del running[lane]
@@ -107,7 +108,7 @@ class Evaluator:
     def _step(self, lane: int, action: Array, stack: FrameStack, tally: dict[str, float]) -> bool:
         obs, reward, terminated, truncated, info = self._envs[lane].step(action)
         stack.push(lane, obs)
-        tally["return"] += reward
+        tally["return"] += info.get("raw_reward", reward)
         tally["length"] += 1
         tally["success"] = float(np.fmax(tally["success"], info.get("success", math.nan)))
         return terminated or truncated

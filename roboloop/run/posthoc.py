@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from roboloop.core.errors import DataError
-from roboloop.core.types import Array, Env, EnvSpec, Policy, State
+from roboloop.core.types import Array, Env, Policy
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
 from roboloop.run import build, checkpoint
@@ -30,7 +30,7 @@ def evaluate_run(path: Path, which: str, episodes: int, seed: int, name: str | N
     tester = build.evaluator(run.config, min(episodes, 10))
     try:
         spec = registry.make(run.config.env, evaluation=True).spec
-        policy = load_policy(point.state, spec)
+        policy = build.policy_of(run.config, spec, point.state)
         about = {"run": str(run.path), "checkpoint_step": point.step}
         summary = tester.run(policy, plan, out, about)
         _report(summary, out)
@@ -53,13 +53,6 @@ def pick(run: RunDir, which: str) -> Checkpoint:
     if not which.isdecimal():
         raise DataError(f"--checkpoint must be 'best', 'last' or a step, not {which!r}")
     return checkpoint.at_step(run.checkpoints, int(which))
-
-
-def load_policy(state: State, spec: EnvSpec) -> Policy:
-    """Return the policy inside a checkpoint's state."""
-    from roboloop.algos.policy import policy_from_state
-
-    return policy_from_state(state["algo"]["policy"], spec)
 
 
 def evaluate_expert(env_id: str, episodes: int, seed: int) -> int:
@@ -115,8 +108,10 @@ def _record(policy: Policy, run: RunDir, plan: Plan) -> None:
     for episode in range(min(_VIDEO_EPISODES, plan.episodes)):
         film, ended = _Film(env), False
         stack.reset(0, env.reset(plan.episode_seed(episode)))
+        memory = np.zeros((1, policy.memory_size), np.float32)
         while not ended:
-            obs, _, terminated, truncated, info = env.step(policy.act(stack.stacked, explore=False, rng=rng)[0])
+            action, memory, *_ = policy.act(stack.stacked, memory, False, rng)
+            obs, _, terminated, truncated, info = env.step(action[0])
             stack.push(0, obs)
             ended = not film.watch(info.get("success", 0.0) > 0) or terminated or truncated
         frames += film.frames

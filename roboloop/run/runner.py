@@ -7,21 +7,23 @@ import math
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
-from roboloop.algos.policy import UniformPolicy
 from roboloop.core.errors import DataError
 from roboloop.core.files import disk_errors
-from roboloop.core.schedules import Every, UpdateRatio
-from roboloop.core.types import Policy, Rollout, State
+from roboloop.core.schedules import Every
+from roboloop.core.types import EpisodeEnd, PortablePolicy, Rollout, State
 from roboloop.data import journal as journal_files
 from roboloop.data.journal import START, Journal
 from roboloop.run import checkpoint
-from roboloop.run.build import Parts
+from roboloop.run.background import BackgroundEvaluator
+from roboloop.run.build import EVAL_LANES, Parts
 from roboloop.run.checkpoint import Checkpoint
 from roboloop.run.clock import Clock, Stopwatch
 from roboloop.run.evaluate import VALIDATION, Plan, Summary
+from roboloop.run.observers import Observers
 from roboloop.run.rundir import RunDir
 from roboloop.track.metrics import JsonlLog, Meter
 from roboloop.track.read import read_jsonl
@@ -46,13 +48,11 @@ class Runner:
     def __init__(self, run: RunDir, parts: Parts, mirrors: list[Sink], progress: Progress) -> None:
         cfg = run.config
         self.cfg, self.run = cfg, run
-        self.sampler, self.store, self.algo, self.evaluator = parts
+        self.sampler, self.store, self.algo, self.evaluator, self.warmup, self.updates_due, said = parts
+        progress.note(said)
         self.mirrors, self.progress = mirrors, progress
         self.metrics, self.timing = JsonlLog(run.metrics), JsonlLog(run.timing)
         self.clock, self.watch, self.meter = Clock(cfg.env.action_repeat), Stopwatch(), Meter()
-        self.warmup = UniformPolicy(self.sampler.spec)
-        update = cfg.update
-        self.updates_due = UpdateRatio(update.per_step, cfg.warmup_steps, update.every_steps, update.at == "episode")
         self.log_due = Every(cfg.log_every_steps, first=cfg.log_every_steps)
         self.eval_due = Every(cfg.eval.every_steps, first=cfg.eval.every_steps)
         self.save_due = Every(cfg.checkpoint.every_steps, first=cfg.checkpoint.every_steps)
@@ -61,7 +61,12 @@ class Runner:
         self.last: dict[str, float] = {}
         self.milestones: list[int] = []
         self.streak = 0  # evaluations in a row that reached eval.stop_success
+        self.pending: dict[str, Any] | None = None  # an evaluation in the background, and its result once it is there
+        lanes = min(cfg.eval.episodes, EVAL_LANES)
+        self.background = BackgroundEvaluator(cfg.env, lanes, self.algo.policy) if cfg.eval.background else None
+        self.observers = Observers(cfg.observers, cfg.observer_budget_s)
         self._stop_signal = 0
+        self._has_journal = False
         self._saved_step, self._saved_at = -1, time.monotonic()
 
     def train(self) -> str:
@@ -77,8 +82,11 @@ class Runner:
                     self.clock.advance(rollout)
                     self.watch.lap("collect_s")
                     for _ in range(self.updates_due(self.clock.step, bool(rollout.episodes))):
-                        self.meter.add(self.algo.update(self.store.sample()))
-                        self.clock.updates += 1
+                        self.algo.progress = self.clock.step / self.cfg.steps
+                        metrics = self.algo.update(self.store.sample())
+                        self.meter.add(metrics)
+                        self.observers.post("on_training_step", {**self.clock.counters(), **metrics})
+                    self.clock.updates = self.algo.num_updates
                     self.watch.lap("update_s")
                     self._after_iteration(rollout)
                 self.save()
@@ -94,28 +102,30 @@ class Runner:
         wanted = self.cfg.eval.stop_success
         return wanted is not None and self.streak >= self.cfg.eval.stop_evaluations
 
-    def _policy(self) -> Policy:
+    def _policy(self) -> PortablePolicy:
         return self.warmup if self.clock.step < self.cfg.warmup_steps else self.algo.policy
 
     def _after_iteration(self, rollout: Rollout) -> None:
         """Log, evaluate and checkpoint, in this order, so that a checkpoint holds what was logged."""
         step = self.clock.step
         for end in rollout.episodes:
-            self.meter.add({"train/return": end.episode_return, "train/length": end.length})
-            if not math.isnan(end.success):
-                self.meter.add({"train/success": end.success})
+            if not end.lost:
+                self.meter.add(_facts(end))
+                self.observers.post("on_episode", {"step": step, "env": end.env, "episode": end.episode, **_facts(end)})
+        for line in (*self.sampler.faults(), *self.observers.said()):
+            self.progress.note(line)
         at_end = step >= self.cfg.steps
         if self.log_due(step) or at_end:
             self._log()
         self.watch.lap("log_s")
         if self.eval_due(step) or at_end:
-            self._evaluate()
+            self._evaluate(at_end)
             self.watch.lap("eval_s")
         if self._checkpoint_due(bool(rollout.episodes)):
             self.save()
 
     def _log(self) -> None:
-        row = {**self.clock.counters(), **self.meter.flush()}
+        row = {**self.clock.counters(), **self.meter.flush(), **self.sampler.stats()}
         self._write(row)
         self.last.update({k.removeprefix("train/"): v for k, v in row.items() if k.startswith("train/")})
         speeds = self.watch.speeds(self.clock)
@@ -134,18 +144,39 @@ class Runner:
     def _write(self, row: dict[str, float]) -> None:
         self.metrics.write(row)
         for mirror in self.mirrors:
-            mirror.write(self.clock.step, row)
+            mirror.write(int(row["step"]), row)
 
-    def _evaluate(self) -> None:
+    def _evaluate(self, at_end: bool) -> None:
         plan = Plan(self.cfg.eval.episodes, self.cfg.eval.seed, VALIDATION)
-        summary = self.evaluator.run(self.algo.policy, plan)
-        self._write({"step": self.clock.step, **summary.metrics()})
+        if self.background is None:
+            self._record(self.clock.step, self.evaluator.run(self.algo.policy, plan))
+            return
+        # a result is written at the next evaluation or at the end, so that the log does not depend on who was faster
+        self._finish_evaluation()
+        self.background.begin(self.algo.policy, plan)
+        self.pending = {"step": self.clock.step, "summary": None}
+        if at_end:
+            self._finish_evaluation()
+
+    def _await_evaluation(self) -> None:
+        if self.pending is not None and self.pending["summary"] is None:
+            assert self.background is not None
+            self.pending["summary"] = asdict(self.background.result())
+
+    def _finish_evaluation(self) -> None:
+        if self.pending is not None:
+            self._await_evaluation()
+            self._record(self.pending["step"], Summary(**self.pending["summary"]))
+            self.pending = None
+
+    def _record(self, step: int, summary: Summary) -> None:
+        self._write({"step": step, **summary.metrics()})
         self.last.update({"eval_success": summary.success, "eval_return": summary.episode_return})
         if _score(summary) > self.best["score"]:
-            self.best = {"score": _score(summary), "step": self.clock.step}
+            self.best = {"score": _score(summary), "step": step}
         stop = self.cfg.eval.stop_success
         self.streak = self.streak + 1 if stop is not None and summary.success >= stop else 0
-        self.progress.note(f"step {self.clock.step}: evaluation {describe(summary)}")
+        self.progress.note(f"step {step}: evaluation {describe(summary)}")
 
     def _checkpoint_due(self, episode_ended: bool) -> bool:
         cfg, step = self.cfg.checkpoint, self.clock.step
@@ -154,12 +185,15 @@ class Runner:
             return True
         by_steps = self.save_due(step)
         by_time = cfg.every_s > 0 and time.monotonic() - self._saved_at >= cfg.every_s
-        return by_steps or by_time or (cfg.every_episode and episode_ended) or self.best["step"] == step
+        # what is being evaluated in the background may turn out to be the best: it is saved before that is known
+        worth_it = self.best["step"] == step or (self.pending is not None and self.pending["step"] == step)
+        return by_steps or by_time or (cfg.every_episode and episode_ended) or worth_it
 
     def save(self) -> None:
         """Commit everything at one frontier."""
         if self._saved_step == self.clock.step:
             return
+        self._await_evaluation()
         self._attach_journal()
         frontier = self.store.commit()
         self.metrics.sync()
@@ -167,9 +201,10 @@ class Runner:
         self.watch.lap("log_s")
         point = Checkpoint(self.run.path, self.clock.step, self.state(), frontier, offsets, self.watch.seconds)
         checkpoint.save(self.run.checkpoints, point)
-        keep = {*self.milestones, int(self.best["step"])}
+        keep = {*self.milestones, int(self.best["step"]), *([self.pending["step"]] if self.pending else [])}
         checkpoint.prune(self.run.checkpoints, self.cfg.checkpoint.keep_last, keep)
         self._saved_step, self._saved_at = self.clock.step, time.monotonic()
+        self.observers.post("on_checkpoint", {"step": self.clock.step, "path": str(self.run.checkpoints)})
         self.watch.lap("checkpoint_s")
 
     def state(self) -> State:
@@ -180,6 +215,7 @@ class Runner:
             "best": self.best,
             "last": {k: v for k, v in self.last.items() if not k.endswith("_per_s")},
             "streak": self.streak,
+            "pending": self.pending,
         }
 
     def resume(self, tell: Callable[[str], None]) -> int:
@@ -204,7 +240,7 @@ class Runner:
         for name in STATEFUL:
             getattr(self, name).load(state[name])
         self.milestones, self.best, self.last = state["milestones"], state["best"], state["last"]
-        self.streak = state["streak"]
+        self.streak, self.pending = state["streak"], state["pending"]
         checkpoint.set_aside_after(self.run.checkpoints, point.step)
         self._attach_journal(point)
         self.metrics.truncate(point.log_offsets[self.metrics.path.name])
@@ -215,7 +251,8 @@ class Runner:
         self._saved_step = point.step
 
     def _attach_journal(self, point: Checkpoint | None = None) -> None:
-        if point is not None or not self.store.has_journal:
+        if self.store.journaled and (point is not None or not self._has_journal):
+            self._has_journal = True
             segment_bytes = self.cfg.replay.segment_mb << 20
             self.store.attach(Journal(self.run.journal, segment_bytes, point.journal if point else START))
 
@@ -238,8 +275,19 @@ class Runner:
     def close(self) -> None:
         """Release logs, simulators and processes."""
         parts: list[Closable] = [self.metrics, self.timing, *self.mirrors, self.progress]
-        for part in (*parts, self.sampler, self.evaluator, self.algo):
+        parts += [self.background] if self.background else []
+        for part in (*parts, self.observers, self.sampler, self.evaluator, self.algo):
             part.close()
+
+
+def _facts(end: EpisodeEnd) -> dict[str, float]:
+    """Return an episode as metrics; the shaped return only where it is another."""
+    facts = {"train/return": end.episode_return, "train/length": float(end.length)}
+    if not math.isnan(end.success):
+        facts["train/success"] = end.success
+    if end.shaped_return != end.episode_return:
+        facts["train/shaped_return"] = end.shaped_return
+    return facts
 
 
 def _score(summary: Summary) -> float:

@@ -14,11 +14,12 @@ import torch
 from roboloop.algos.config import SACConfig
 from roboloop.algos.policy import UniformPolicy, policy_from_state
 from roboloop.algos.sac import SAC
-from roboloop.algos.sac_shard import SACShard, stretch
+from roboloop.algos.sac_shard import SACShard
+from roboloop.algos.shards import stretch
 from roboloop.core.errors import ConfigError, DataError
-from roboloop.core.types import Batch, EnvSpec, State
+from roboloop.core.types import Array, Batch, EnvSpec, Policy, State
 
-SPEC = EnvSpec((5,), "float32", (-2.0, 0.0), (2.0, 1.0), 100)
+SPEC = EnvSpec((5,), np.dtype(np.float32), (-2.0, 0.0), (2.0, 1.0), 100)
 SMALL = SACConfig(hidden=(32, 32), batch_size=16, processes=1)
 
 
@@ -30,6 +31,11 @@ def batches(size: int, seed: int = 0, obs_shape: tuple[int, ...] = (5,)) -> Iter
         action = rng.uniform(SPEC.action_low, SPEC.action_high, (size, 2)).astype(np.float32)
         reward = rng.normal(size=size).astype(np.float32)
         yield Batch(obs, action, reward, next_obs, (0.99 * (rng.random(size) > 0.1)).astype(np.float32))
+
+
+def act(policy: Policy, obs: Array, explore: bool, rng: np.random.Generator) -> Array:
+    """Return the actions of a policy without memory."""
+    return policy.act(obs, np.zeros((len(obs), 0), np.float32), explore, rng).action
 
 
 def flatten(state: State, prefix: str = "") -> dict[str, Any]:
@@ -45,8 +51,7 @@ def assert_same_bits(a: State, b: State) -> None:
     left, right = flatten(a), flatten(b)
     assert left.keys() == right.keys()
     for key, value in left.items():
-        same = torch.equal(value, right[key]) if isinstance(value, torch.Tensor) else value == right[key]
-        assert same, f"{key} differs"
+        assert np.array_equal(value, right[key]), f"{key} differs"
 
 
 @pytest.mark.parametrize("change", [{}, {"layer_norm": True}, {"hidden": (24, 24, 24)}, {"alpha": 0.1}, {"shards": 4}])
@@ -130,9 +135,9 @@ def test_policy_from_saved_weights_equals_the_live_policy() -> None:
         for rows in (1, 7):
             obs = np.random.default_rng(rows).normal(size=(rows, 5)).astype(np.float32)
             for explore in (False, True):
-                wanted = sac.policy.act(obs, explore, np.random.default_rng(5))
+                wanted = act(sac.policy, obs, explore, np.random.default_rng(5))
                 for policy in (saved, sac.policy.snapshot()):
-                    assert np.array_equal(policy.act(obs, explore, np.random.default_rng(5)), wanted)
+                    assert np.array_equal(act(policy, obs, explore, np.random.default_rng(5)), wanted)
                 assert wanted.dtype == np.float32
                 assert (wanted >= SPEC.action_low).all()
                 assert (wanted <= SPEC.action_high).all()
@@ -142,23 +147,23 @@ def test_policy_follows_updates_and_snapshots_do_not() -> None:
     sac, source = SAC(SMALL, SPEC, 1, seed=0), batches(16)
     obs, rng = np.ones((3, 5), np.float32), np.random.default_rng(0)
     live, still = sac.policy, sac.policy.snapshot()
-    before = live.act(obs, False, rng).copy()
+    before = act(live, obs, False, rng).copy()
     for _ in range(3):
         sac.update(next(source))
-    assert not np.array_equal(live.act(obs, False, rng), before)
-    assert np.array_equal(still.act(obs, False, rng), before)
+    assert not np.array_equal(act(live, obs, False, rng), before)
+    assert np.array_equal(act(still, obs, False, rng), before)
 
 
 def test_actions_returned_earlier_are_not_overwritten() -> None:
     sac, rng = SAC(SMALL, SPEC, 1, seed=0), np.random.default_rng(0)
-    first = sac.policy.act(np.zeros((1, 5), np.float32), False, rng)
+    first = act(sac.policy, np.zeros((1, 5), np.float32), False, rng)
     kept = first.copy()
-    sac.policy.act(np.ones((1, 5), np.float32), False, rng)
+    act(sac.policy, np.ones((1, 5), np.float32), False, rng)
     assert np.array_equal(first, kept)
 
 
 def test_uniform_policy_fills_the_box() -> None:
-    actions = UniformPolicy(SPEC).act(np.zeros((2000, 5)), True, np.random.default_rng(0))
+    actions = act(UniformPolicy(SPEC), np.zeros((2000, 5)), True, np.random.default_rng(0))
     np.testing.assert_allclose(actions.min(0), SPEC.action_low, atol=0.01)
     np.testing.assert_allclose(actions.max(0), SPEC.action_high, atol=0.01)
 
@@ -167,7 +172,7 @@ def test_stacked_frames_are_flattened() -> None:
     sac = SAC(SMALL, SPEC, frame_stack=3, seed=0)
     metrics = sac.update(next(batches(16, obs_shape=(3, 5))))
     assert np.isfinite(list(metrics.values())).all()
-    assert sac.policy.act(np.zeros((2, 3, 5), np.float32), True, np.random.default_rng(0)).shape == (2, 2)
+    assert act(sac.policy, np.zeros((2, 3, 5), np.float32), True, np.random.default_rng(0)).shape == (2, 2)
 
 
 @pytest.mark.parametrize("layer_norm", [False, True])
@@ -181,7 +186,7 @@ def test_policy_mean_finds_the_optimum_of_a_quadratic_bandit(layer_norm: bool) -
         obs = np.ones((64, 5), np.float32)
         reward = -np.square((action - best) * [1.0, 4.0]).sum(1).astype(np.float32)
         sac.update(Batch(obs, action, reward, obs, np.zeros(64, np.float32)))
-    found = sac.policy.act(np.ones((1, 5), np.float32), False, rng)[0]
+    found = act(sac.policy, np.ones((1, 5), np.float32), False, rng)[0]
     np.testing.assert_allclose(found, best, atol=0.2)
 
 
@@ -206,3 +211,19 @@ def test_stretches_cover_the_vector_once() -> None:
     for size, parts in ((1000, 3), (16, 4), (17, 2)):
         covered = [i for part in range(parts) for i in range(size)[stretch(size, parts, part)]]
         assert covered == list(range(size))
+
+
+def test_choices_and_records_are_refused_with_a_way_out() -> None:
+    with pytest.raises(ConfigError, match="SAC needs continuous actions; PPO takes choices: --algo ppo"):
+        SAC(SMALL, dataclasses.replace(SPEC, action_choices=(0, 3)), 1, seed=0)
+    record = np.dtype([("image", np.uint8, (3, 8, 8))])
+    with pytest.raises(ConfigError, match="plain observations, not the fields image"):
+        SAC(SMALL, dataclasses.replace(SPEC, obs_shape=(), obs_dtype=record), 1, seed=0)
+
+
+def test_the_version_of_the_policy_counts_updates_also_after_loading() -> None:
+    sac, other, source = SAC(SMALL, SPEC, 1, seed=0), SAC(SMALL, SPEC, 1, seed=0), batches(16)
+    for _ in range(3):
+        sac.update(next(source))
+    other.load(sac.state())
+    assert sac.policy.version == other.policy.version == 3

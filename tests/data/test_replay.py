@@ -2,12 +2,13 @@ import numpy as np
 import pytest
 
 from roboloop.core.state import equal
-from roboloop.core.types import BatchSpec, EnvSpec, Rollout
+from roboloop.core.types import BatchSpec, EnvSpec, EpisodeEnd
 from roboloop.data import journal as journal_files
 from roboloop.data.journal import Journal
 from roboloop.data.replay import Replay
+from roboloop.sample.buffers import Shape
 
-SPEC = EnvSpec((1,), "float32", (-1.0,), (1.0,), 1000)
+SPEC = EnvSpec((1,), np.dtype("float32"), (-1.0,), (1.0,), 1000)
 
 
 def make(num_envs=1, capacity=64, size=256, n_step=1, gamma=0.5, frame_stack=1):
@@ -18,11 +19,20 @@ def feed(replay, episodes, start=0, num_envs=1, terminated=True, close_last=True
     """Feed episodes of given lengths; an observation tells its time: obs = episode * 100 + t + env * 10_000."""
     for i, length in enumerate(episodes):
         for t in range(length):
-            obs = np.array([[[(start + i) * 100 + t + env * 10_000] for env in range(num_envs)]], np.float32)
-            last = np.full((1, num_envs), t == length - 1 and (close_last or i < len(episodes) - 1))
-            reward = np.full((1, num_envs), float(t), np.float32)
-            flags = (last, last & False) if terminated else (last & False, last)
-            replay.add(Rollout(obs, np.zeros((1, num_envs, 1), np.float32), reward, obs + 1, *flags, []))
+            is_last = t == length - 1 and (close_last or i < len(episodes) - 1)
+            now = [[(start + i) * 100 + t + env * 10_000] for env in range(num_envs)]
+            replay.add(one_step(np.array(now, np.float32), float(t), is_last, terminated))
+
+
+def one_step(obs, reward, is_last, terminated, first_env=0, cut=()):
+    """One step of some environments; what follows is obs + 1, or at an end a next episode that begins with obs - 7."""
+    rollout = Shape(SPEC, steps=1, num_envs=len(obs)).allocate()
+    rollout.obs[0], rollout.obs[1] = obs, obs - 7 if is_last else obs + 1
+    rollout.reward[:] = reward
+    (rollout.terminated if terminated else rollout.truncated)[:] = is_last
+    for column in range(len(obs) if is_last else 0):
+        rollout.episodes.append(EpisodeEnd(first_env + column, 0, 1, 0.0, 0.0, t=0, last_obs=obs[column] + 1))
+    return rollout._replace(first_env=first_env, cut=cut)
 
 
 def test_the_successor_is_the_true_one_even_at_an_episode_end():
@@ -106,6 +116,36 @@ def test_every_environment_has_its_own_stream():
     batch = replay.sample()
     assert (batch.next_obs == batch.obs + 1).all()
     assert {int(o) // 10_000 for o in batch.obs[:, 0]} == {0, 1, 2}
+
+
+def test_rollouts_of_some_environments_go_to_their_own_streams():
+    replay = make(num_envs=3, capacity=90)
+    feed(replay, [5], num_envs=3, close_last=False)
+    replay.add(one_step(np.array([[10_005.0]], np.float32), 5.0, is_last=True, terminated=True, first_env=1))
+    batch = replay.sample()
+    assert (batch.next_obs == batch.obs + 1).all()
+    assert {int(o) for o in batch.obs[:, 0] if o % 10_000 == 5} == {10_005}
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_lost_episode_is_closed_where_it_was_last_seen(tmp_path, saved):
+    replay = make(n_step=3)
+    replay.attach(Journal(tmp_path, 1 << 20))
+    feed(replay, [4], close_last=False)
+    if saved:
+        replay.commit()  # the last row is on disk before anybody knows that it will be the last
+    replay.add(one_step(np.array([[100.0]], np.float32), 0.0, is_last=False, terminated=False, cut=(0,)))
+    frontier, state = replay.commit(), replay.state()
+    other = make(n_step=3)
+    other.load(state, journal_files.read(tmp_path, frontier))
+    for some in (replay, other):
+        batch = some.sample()
+        # observation 4 was seen but never acted on: windows end there and bootstrap from it
+        assert batch.next_obs[batch.obs == 3].tolist() == [4.0] * int((batch.obs == 3).sum())
+        assert (batch.discount[batch.obs[:, 0] == 3] == 0.5).all()
+        assert 4 not in batch.obs
+        assert (batch.next_obs[batch.obs == 100] == 101).all()
+    assert equal(vars_of(replay), vars_of(other))
 
 
 def test_sampling_is_uniform_over_steps():

@@ -29,11 +29,11 @@ class Toy(gymnasium.Env[Any, Any]):
             "place": spaces.Box(-np.inf, np.inf, (1,)),
             "noise": spaces.Box(0, 1, (2,)),
         }
-        self.observation_space = spaces.Box(0, 255, (4, 4, 3), np.uint8) if picture else spaces.Dict(parts)
+        self.observation_space = spaces.Box(0, 255, (6, 5, 3), np.uint8) if picture else spaces.Dict(parts)
 
     def _see(self) -> Any:
         if self.picture:
-            return self.np_random.integers(0, 256, (4, 4, 3), np.uint8)
+            return self.np_random.integers(0, 256, (6, 5, 3), np.uint8)
         return {"place": np.array([self.place], np.float32), "noise": self.np_random.random(2, np.float32)}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -55,10 +55,10 @@ def toys() -> Iterator[None]:
     del gymnasium.registry["Toy-v0"], gymnasium.registry["ToyPicture-v0"]
 
 
-def test_dict_observations_are_flattened_and_pictures_stay_bytes() -> None:
+def test_dict_observations_are_flattened_and_pictures_stay_bytes_with_channels_first() -> None:
     flat, picture = make(EnvConfig(id="gym/Toy-v0")), make(EnvConfig(id="ToyPicture-v0"))
     assert (flat.spec.obs_shape, flat.spec.obs_dtype) == ((3,), "float32")
-    assert (picture.spec.obs_shape, picture.spec.obs_dtype) == ((4, 4, 3), "uint8")
+    assert (picture.spec.obs_shape, picture.spec.obs_dtype) == ((3, 6, 5), "uint8")
     assert picture.reset(0).dtype == np.uint8
 
 

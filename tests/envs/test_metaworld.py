@@ -43,12 +43,21 @@ def reset_original(env: Any, seed: int) -> Array:
     return obs
 
 
+NO_MEMORY = np.zeros((1, 0), np.float32)
+
+
+def expert_action(expert: Any, obs: Array, rng: np.random.Generator) -> Array:
+    """Return the expert's action for one observation."""
+    action: Array = expert.act(obs[None], NO_MEMORY, False, rng).action[0]
+    return action
+
+
 def mixed_actions(task: str, obs: Array, step: int, rng: np.random.Generator) -> Array:
     """Return the expert's action most of the time, so that objects are touched, and random ones between."""
     if step % 60 >= 45:
         return rng.uniform(-1, 1, 4).astype(np.float32)
     noise = rng.normal(size=4) * 0.2 * (step % 5 == 0)
-    action: Array = np.clip(scripted_policy(task).act(obs[None], False, rng)[0] + noise, -1, 1).astype(np.float32)
+    action: Array = np.clip(expert_action(scripted_policy(task), obs, rng) + noise, -1, 1).astype(np.float32)
     return action
 
 
@@ -101,7 +110,7 @@ def test_a_restored_episode_goes_on_bit_for_bit_while_the_expert_works(task: str
     for step in range(160):
         if step == 80:
             state = env.get_state()
-        actions.append(expert.act(obs[None], False, rng)[0])
+        actions.append(expert_action(expert, obs, rng))
         obs, reward, *_ = env.step(actions[-1])
         rewards.append(reward)
     fresh = make(cfg)
@@ -149,7 +158,7 @@ def test_the_expert_succeeds_and_success_does_not_end_the_episode(task: str) -> 
     for seed in (1, 2):
         obs, success = env.reset(seed), 0.0
         for _ in range(250):
-            obs, _, terminated, truncated, info = env.step(expert.act(obs[None], False, rng)[0])
+            obs, _, terminated, truncated, info = env.step(expert_action(expert, obs, rng))
             assert not terminated
             assert not truncated
             success = max(success, info["success"])
@@ -161,6 +170,15 @@ def test_evaluation_has_its_own_horizon() -> None:
     cfg = EnvConfig(id="metaworld/reach-v3", max_episode_steps=100)
     assert make(cfg).spec.max_episode_steps == 100
     assert make(cfg, evaluation=True).spec.max_episode_steps == 500
+
+
+def test_the_expert_is_a_policy_without_memory_whose_weights_never_change() -> None:
+    expert, memory = scripted_policy("reach-v3"), np.zeros((2, 0), np.float32)
+    decision = expert.act(np.zeros((2, 39), np.float32), memory, True, np.random.default_rng(0))
+    assert (expert.memory_size, expert.version) == (0, 0)
+    assert (decision.action.shape, decision.action.dtype) == ((2, 4), np.float32)
+    assert decision.memory is memory
+    assert decision.log_prob is None
 
 
 def test_an_unknown_expert_is_named_with_its_nearest() -> None:

@@ -10,14 +10,15 @@ import pytest
 
 from roboloop.core.errors import ConfigError, MissingExtra
 from roboloop.envs import EnvConfig, known_ids, make, registry, task_name
+from roboloop.envs.doom_tasks import SCENARIOS
 from roboloop.envs.headless import prefer_egl
-from roboloop.envs.names import DMC, METAWORLD, MT10
+from roboloop.envs.names import DMC, DOOM, GYM, METAWORLD, MT10
 
 
 @pytest.mark.parametrize("suite", registry.SUITES)
 def test_each_suite_resolves(suite: str) -> None:
     prefer_egl()
-    if importlib.util.find_spec(registry.PACKAGES[suite][0]) is None:
+    if any(importlib.util.find_spec(package) is None for package in registry.PACKAGES[suite][:1]):
         pytest.skip(f"{suite} is not installed")
     assert callable(registry.resolve(registry.SUITES[suite]))
 
@@ -25,7 +26,8 @@ def test_each_suite_resolves(suite: str) -> None:
 def test_importing_the_package_imports_no_simulator() -> None:
     code = (
         "import sys, roboloop.envs as e; e.task_name('metaworld/3'); e.known_ids();"
-        "print([m for m in ('mujoco', 'metaworld', 'dm_control', 'torch', 'gymnasium') if m in sys.modules])"
+        "simulators = ('mujoco', 'metaworld', 'dm_control', 'torch', 'gymnasium', 'vizdoom', 'cv2');"
+        "print([m for m in simulators if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -41,6 +43,8 @@ def test_importing_the_package_imports_no_simulator() -> None:
         ("dmc/walker-walk", "walker-walk"),
         ("dmc/ball_in_cup-catch", "ball_in_cup-catch"),
         ("gym/Meta-World/MT1", "Meta-World-MT1"),
+        ("gym/ALE/Pong-v5", "ALE-Pong-v5"),
+        ("doom/basic", "basic"),
         ("gym/my_package:Robot-v0", "my_package-Robot-v0"),
     ],
 )
@@ -58,7 +62,7 @@ def test_a_task_has_a_short_name_that_is_safe_in_a_path(env_id: str, name: str) 
         ("gym/HalfCheeta-v5", "did you mean 'HalfCheetah-v5'"),
         ("gym/HalfCheetah-v99", "did you mean 'HalfCheetah-v"),
         ("dmc/walker-wlak", "did you mean 'walker-walk'"),
-        ("gym/CartPole-v1", "continuous actions only"),
+        ("doom/basik", "did you mean 'basic'"),
         ("dmc/", "names no task"),
     ],
 )
@@ -69,12 +73,33 @@ def test_an_unknown_name_gives_one_line_with_the_nearest(env_id: str, hint: str)
     assert "\n" not in str(error.value)
 
 
-def test_a_missing_simulator_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [m for m in sys.modules if m.partition(".")[0] == "dm_control"]:
+def forget(monkeypatch: pytest.MonkeyPatch, package: str, *importers: str) -> None:
+    """Make a package look as if it were not installed, also to modules that have imported it."""
+    for name in [m for m in sys.modules if m.partition(".")[0] == package or m in importers]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "dm_control", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'roboloop\[dmc\]'"):
-        make(EnvConfig(id="dmc/walker-walk"))
+    monkeypatch.setitem(sys.modules, package, None)
+
+
+@pytest.mark.parametrize(
+    ("package", "env_id", "extra"),
+    [
+        ("dm_control", "dmc/walker-walk", "dmc"),
+        ("vizdoom", "doom/basic", "doom"),
+        ("cv2", "doom/basic", "doom"),
+        ("ale_py", "gym/ALE/Pong-v5", "atari"),
+        ("Box2D", "gym/LunarLander-v3", "box2d"),
+    ],
+)
+def test_a_missing_simulator_names_the_extra_to_install(
+    monkeypatch: pytest.MonkeyPatch, package: str, env_id: str, extra: str
+) -> None:
+    importers = ["roboloop.envs.doom", "roboloop.envs.atari"]
+    importers += [m for m in sys.modules if m.startswith("gymnasium.envs.box2d")]
+    forget(monkeypatch, package, *importers)
+    if package == "cv2":
+        pytest.importorskip("vizdoom")
+    with pytest.raises(MissingExtra, match=rf"pip install 'roboloop\[{extra}\]'"):
+        make(EnvConfig(id=env_id))
 
 
 @pytest.mark.parametrize(
@@ -83,6 +108,8 @@ def test_a_missing_simulator_names_the_extra_to_install(monkeypatch: pytest.Monk
         (EnvConfig(action_repeat=0), "env.action_repeat must be at least 1, got 0"),
         (EnvConfig(num_envs=-1), "env.num_envs must be at least 1, got -1"),
         (EnvConfig(max_episode_steps=0), "env.max_episode_steps must be at least 1"),
+        (EnvConfig(image_size=(72,)), "env.image_size must be height and width"),  # type: ignore[arg-type]
+        (EnvConfig(image_size=(0, 84)), "env.image_size must be height and width"),
         (EnvConfig(reward_version="v3"), "one of v1, v2, got 'v3'"),
         (EnvConfig(goal_mode="randon"), "did you mean 'random'"),
     ],
@@ -99,6 +126,18 @@ def test_the_static_names_are_those_of_the_simulators() -> None:
     assert list(MT10) == list(env_dict.MT10_V3)
     suite = pytest.importorskip("dm_control.suite")
     assert set(DMC) == {f"{domain}-{task}" for domain, task in suite.ALL_TASKS}
+
+
+def test_the_doom_tasks_are_those_that_the_wheel_ships() -> None:
+    assert set(DOOM) == set(SCENARIOS)
+    vizdoom = pytest.importorskip("vizdoom")
+    assert {f"{scenario.config}.cfg" for scenario in SCENARIOS.values()} <= set(vizdoom.configs)
+    assert {f"{scenario.config}.wad" for scenario in SCENARIOS.values()} <= set(vizdoom.wads)
+
+
+def test_known_gymnasium_ids_exist() -> None:
+    gymnasium = pytest.importorskip("gymnasium")
+    assert {name for name in GYM if not name.startswith("ALE/")} <= set(gymnasium.registry)
 
 
 def test_known_ids_lists_every_suite() -> None:

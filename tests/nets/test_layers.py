@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from torch.nn import functional
 
 from roboloop.nets.flat import ALIGN, Layout, Views, under
 from roboloop.nets.heads import LOG_STD_MAX, sample, sample_gradient
-from roboloop.nets.layers import NORM_EPS, Scratch, as_in_out
+from roboloop.nets.layers import ACTIVATIONS, NORM_EPS, Scratch, as_in_out
 from roboloop.nets.mlp import MLP, Ensemble, MLPSpec, initialise
+from roboloop.nets.orthogonal import fill_orthogonal
 
 SPECS = [MLPSpec((5, 7, 6, 3)), MLPSpec((5, 7, 6, 9, 3)), MLPSpec((5, 7, 6, 3), layer_norm=True)]
 
@@ -136,3 +138,26 @@ def test_sample_gradient_equals_autograd_also_where_log_std_is_clamped() -> None
     log_prob = log_prob - (2 * (math.log(2) - u - functional.softplus(-2 * u))).sum(1)
     torch.autograd.backward((u.tanh() * d_action).sum() + 0.3 * log_prob.sum())
     torch.testing.assert_close(sample_gradient(sample(out, noise), d_action, 0.3), leaf.grad)
+
+
+@pytest.mark.parametrize(("name", "plain"), [("relu", torch.relu), ("tanh", torch.tanh), ("elu", functional.elu)])
+def test_activations_equal_autograd_in_place_and_into_other_memory(
+    name: str, plain: Callable[[Tensor], Tensor]
+) -> None:
+    x, dy = torch.linspace(-9, 9, 101).view(-1, 1), torch.randn(101, 1)
+    leaf = x.clone().requires_grad_()
+    wanted = plain(leaf)
+    torch.autograd.backward(wanted, dy)
+    layer = ACTIVATIONS[name]()
+    y = layer.forward(x.clone())
+    torch.testing.assert_close(y, wanted.detach())
+    assert torch.equal(layer.apply(x.clone(), torch.empty_like(x)), y)
+    torch.testing.assert_close(layer.backward(dy.clone(), need_dx=True), leaf.grad)
+
+
+@pytest.mark.parametrize("shape", [(7, 3), (3, 7), (5, 5)])
+def test_orthogonal_weights_keep_lengths_up_to_the_gain(shape: tuple[int, int]) -> None:
+    matrix = torch.empty(shape)
+    fill_orthogonal(matrix, 2.0, np.random.default_rng(0))
+    short = matrix if shape[0] <= shape[1] else matrix.t()
+    torch.testing.assert_close(short @ short.t(), 4.0 * torch.eye(min(shape)), atol=1e-5, rtol=0)

@@ -1,6 +1,6 @@
 import numpy as np
 
-from roboloop.nets.normalize import Identity, RunningNorm, normalizer_of
+from roboloop.nets.normalize import FollowedNorm, Identity, RunningNorm, normalizer_of
 
 ROWS = np.random.default_rng(0).normal(3.0, 2.0, (600, 4)).astype(np.float32)
 
@@ -34,3 +34,17 @@ def test_the_input_is_left_alone():
     norm(ROWS)
     assert (before == ROWS).all()
     assert norm(ROWS).dtype == np.float32
+
+
+def test_one_that_follows_scales_by_the_numbers_of_the_other():
+    norm, follower = RunningNorm(4), FollowedNorm(4)
+    norm.update(ROWS)
+    follower.numbers[:] = norm.numbers
+    assert (follower(ROWS) == norm(ROWS)).all()
+    assert (normalizer_of(follower.state())(ROWS) == norm(ROWS)).all()
+
+
+def test_a_variance_floor_keeps_what_hardly_changes_small():
+    norm = RunningNorm(1, variance_floor=1.0)
+    norm.update(np.full((10, 1), 7.0, np.float32))
+    assert norm(np.array([[8.0]], np.float32)).tolist() == [[1.0]]

@@ -71,4 +71,6 @@ def _rows(path: Path, point: checkpoint.Checkpoint) -> dict:
 
     parts.store.load(point.state["store"], journal.read(path / "journal", point.journal))
     parts.algo.close()
-    return {k: getattr(parts.store, k) for k in ("_obs", "_action", "_reward", "_flags", "_age", "_head")}
+    parts.sampler.close()
+    columns = ("_obs", "_action", "_reward", "_flags", "_age", "_head")
+    return {k: getattr(parts.store, k) for k in columns if parts.store.journaled}

@@ -4,6 +4,7 @@ import pytest
 
 from roboloop.algos.policy import UniformPolicy
 from roboloop.core.errors import DataError
+from roboloop.core.types import Decision
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.registry import make
 from roboloop.run.evaluate import TEST, VALIDATION, Evaluator, Plan, summarise
@@ -14,8 +15,10 @@ CONFIG = EnvConfig(id="gym/Pendulum-v1", eval_max_episode_steps=12)
 class Lazy:
     """A deterministic policy."""
 
-    def act(self, obs, explore, rng):
-        return obs[:, :1] * 0.5
+    memory_size = 0
+
+    def act(self, obs, memory, explore, rng):
+        return Decision(obs[:, :1] * 0.5, memory)
 
 
 @pytest.fixture

@@ -1,0 +1,302 @@
+"""The workers of a sampler and their supervision: whoever dies, hangs or swells is named, replaced and counted."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from multiprocessing.connection import wait
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from roboloop.core.child import START_S, Child
+from roboloop.core.config import to_dict
+from roboloop.core.errors import WorkerLost
+from roboloop.core.types import EpisodeEnd, PortablePolicy, Rollout, State
+from roboloop.envs.config import EnvConfig
+from roboloop.sample.board import Board
+from roboloop.sample.buffers import Shape
+from roboloop.sample.config import SampleConfig
+from roboloop.sample.group import PHASES, EnvBroken, GroupPlan
+
+LOOK_S = 0.5
+"""How often waiting is interrupted to look after the workers."""
+
+
+class Order(NamedTuple):
+    """A rollout that a group has been told to collect."""
+
+    group: int
+    slot: int
+    policy: int
+
+
+class Part(NamedTuple):
+    """A rollout that a group has collected; its arrays lie in the slot."""
+
+    group: int
+    slot: int
+    episodes: list[EpisodeEnd]
+    cut: tuple[int, ...]
+
+
+@dataclass
+class Worker:
+    """One worker process as its supervisor sees it."""
+
+    number: int
+    groups: list[int]
+    child: Child
+    orders: deque[Order] = field(default_factory=deque)
+    ready: bool = False
+    beats: int = -1
+    moved_s: float = field(default_factory=time.monotonic)
+
+
+class Crew:
+    """Sends orders and receives what was collected; a lost worker's orders are given to its successor."""
+
+    def __init__(
+        self,
+        env: EnvConfig,
+        plans: Sequence[GroupPlan],
+        shape: Shape,
+        cfg: SampleConfig,
+        slots: int,
+        policies: Sequence[PortablePolicy],
+    ) -> None:
+        self.cfg, self.plans = cfg, list(plans)
+        self._env, self._shape, self._slots, self._policies = env, shape, slots, policies
+        self.board = Board(shape, slots, [p.num_weights for p in policies], cfg.workers)
+        self._episodes = np.zeros(sum(plan.num_envs for plan in plans), np.int64)
+        self._cut: dict[int, tuple[int, ...]] = {}
+        self.faults: list[str] = []
+        self.counts = {"restarts": 0, "env_faults": 0, "renewed": 0}
+        per_worker = len(self.plans) // cfg.workers
+        self._workers: list[Worker] = []
+        for number in range(cfg.workers):
+            groups = list(range(number * per_worker, (number + 1) * per_worker))
+            self._workers.append(Worker(number, groups, self._start(number, groups, lost=False)))
+        # a sampler that is dropped without close() takes its processes with it
+        self._finalizer = weakref.finalize(self, _stop_all, self._workers)
+
+    def _start(self, number: int, groups: list[int], lost: bool) -> Child:
+        child = Child(f"worker {number}", "roboloop.sample.worker:main", [self.board.memory.fd])
+        shape = {k: v for k, v in asdict_shallow(self._shape).items() if k != "spec"}
+        about = [{"blueprint": p.blueprint(), "num_weights": p.num_weights} for p in self._policies]
+        skips = [self._next_episodes(g) if lost else None for g in groups]
+        child.channel.send(
+            {
+                "number": number, "workers": self.cfg.workers, "env": to_dict(self._env), "shape": shape,
+                "slots": self._slots, "num_bytes": self.board.memory.num_bytes, "policies": about,
+                "max_faults": self.cfg.restarts,
+                "groups": [{"plan": asdict(self.plans[g]), "skip_to": s} for g, s in zip(groups, skips, strict=True)],
+            }
+        )  # fmt: skip
+        return child
+
+    def _next_episodes(self, group: int) -> Any:
+        plan = self.plans[group]
+        return self._episodes[plan.first_env : plan.first_env + plan.num_envs] + 1
+
+    def use(self, policy: PortablePolicy) -> int:
+        """Make a policy's present weights the newest; return its number for orders."""
+        number = next(i for i, known in enumerate(self._policies) if known is policy)
+        if not self.board.is_published(number, policy.version):
+            self.board.publish(number, policy)
+        return number
+
+    def order(self, order: Order) -> None:
+        """Tell a group to collect."""
+        worker = self._worker_of(order.group)
+        worker.orders.append(order)
+        if worker.ready:
+            self._send(worker, {"do": "collect", **order._asdict()})
+
+    def _worker_of(self, group: int) -> Worker:
+        return next(worker for worker in self._workers if group in worker.groups)
+
+    def _send(self, worker: Worker, message: dict[str, Any]) -> None:
+        if len(worker.orders) == 1:
+            worker.moved_s = time.monotonic()
+        with contextlib.suppress(OSError):  # it is dead: the pipe's end is noticed when we listen
+            worker.child.channel.send(message)
+
+    def busy(self, group: int) -> int:
+        """Return how many orders of a group are not yet fulfilled."""
+        return sum(order.group == group for order in self._worker_of(group).orders)
+
+    def next(self) -> Part:
+        """Wait for the next rollout of any group."""
+        while True:
+            message = self._listen([worker for worker in self._workers if worker.orders])
+            if "slot" in message:
+                return self._part(message)
+
+    def _part(self, message: dict[str, Any]) -> Part:
+        worker, group = self._worker_of(message["group"]), message["group"]
+        worker.orders.popleft()
+        episodes = [EpisodeEnd(**end) for end in message["episodes"]]
+        for end in episodes:
+            self._episodes[end.env] = end.episode + 1
+        self.faults += message["faults"]
+        self.counts["env_faults"] += len(message["faults"])
+        cut = {*message["cut"], *self._cut.pop(group, ())}
+        return Part(group, message["slot"], episodes, tuple(sorted(cut)))
+
+    def rollout(self, part: Part) -> Rollout:
+        """Return a collected rollout; its arrays are overwritten when the slot is ordered again."""
+        plan = self.plans[part.group]
+        views = self.board.part(part.slot, plan.first_env, plan.num_envs)
+        return views._replace(episodes=part.episodes, cut=part.cut)
+
+    def _listen(self, workers: list[Worker]) -> dict[str, Any]:
+        """Return the next message of any of these workers; mend what is broken meanwhile."""
+        while True:
+            by_pipe = {worker.child.channel.connection: worker for worker in workers}
+            for pipe in wait(list(by_pipe), timeout=LOOK_S):
+                worker = by_pipe[pipe]  # type: ignore[index]
+                try:
+                    message: dict[str, Any] = worker.child.channel.receive()
+                except (EOFError, OSError):
+                    self._replace(worker, worker.child.how_it_ended())
+                    continue
+                worker.moved_s = time.monotonic()
+                if "fatal" in message:
+                    raise EnvBroken(message["fatal"])
+                if "ready" in message:
+                    self._begin(worker)
+                    continue
+                return message
+            for worker in workers:
+                self._look_after(worker)
+
+    def _begin(self, worker: Worker) -> None:
+        worker.ready = True
+        for order in worker.orders:
+            self._send(worker, {"do": "collect", **order._asdict()})
+        worker.moved_s = time.monotonic()
+
+    def _look_after(self, worker: Worker) -> None:
+        beats, phase, env = (int(word) for word in self.board.beats[worker.number][:3])
+        now_s = time.monotonic()
+        if beats != worker.beats:
+            worker.beats, worker.moved_s = beats, now_s
+        allowed_s = self.cfg.hang_s if worker.ready else max(START_S, self.cfg.hang_s)
+        if now_s - worker.moved_s > allowed_s:
+            first_env = self.plans[worker.groups[0]].first_env
+            where = f"{PHASES[phase]} of env {first_env + env}" if worker.ready else "while starting"
+            stack = worker.child.where_it_hangs()
+            self._replace(worker, f"hung {where} for {now_s - worker.moved_s:.1f} s\n{stack}")
+
+    def _replace(self, worker: Worker, why: str) -> None:
+        """Start a successor for a lost worker, with other random streams; its running episodes are lost."""
+        rss_mb = worker.child.rss_mb()
+        name = f"{worker.child.name} (pid {worker.child.pid})"
+        worker.child.kill()
+        self.counts["restarts"] += 1
+        memory = f", {rss_mb:.0f} MB" if rss_mb else ""
+        self.faults.append(f"{name} {why.splitlines()[0]}{memory}; restarted ({self.counts['restarts']})")
+        if self.counts["restarts"] > self.cfg.restarts:
+            raise WorkerLost(
+                f"{name} {why}\n{self.counts['restarts']} lost workers are more than sample.restarts allows"
+            )
+        for group in worker.groups:
+            plan = replace(self.plans[group], restart=self.plans[group].restart + 1)
+            self.plans[group] = plan
+            self._cut[group] = tuple(range(plan.first_env, plan.first_env + plan.num_envs))
+        self._renew(worker, self._start(worker.number, worker.groups, lost=True))
+
+    def _renew(self, worker: Worker, child: Child) -> None:
+        self.board.beats[worker.number][:] = 0
+        worker.child, worker.ready, worker.beats, worker.moved_s = child, False, -1, time.monotonic()
+
+    def state(self) -> State:
+        """Return every group; no order may be open."""
+        groups = [self._ask(plan.index, {"do": "state", "group": plan.index})["state"] for plan in self.plans]
+        counts = {name: count for name, count in self.counts.items() if count}
+        # asked for last: a worker that is lost meanwhile adds to it
+        return {"groups": groups, "counts": counts, "cut": sorted(env for envs in self._cut.values() for env in envs)}
+
+    def load(self, state: State) -> None:
+        """Restore every group."""
+        for plan, saved in zip(self.plans, state["groups"], strict=True):
+            self._ask(plan.index, {"do": "load", "group": plan.index, "state": saved})
+            envs = range(plan.first_env, plan.first_env + plan.num_envs)
+            self._episodes[envs.start : envs.stop] = saved["episode"]
+            self._cut[plan.index] = tuple(env for env in state["cut"] if env in envs)
+        self.counts.update(state["counts"])
+
+    def _ask(self, group: int, message: dict[str, Any]) -> dict[str, Any]:
+        worker = self._worker_of(group)
+        while True:
+            while not worker.ready:
+                self._await_ready(worker)
+            restart = self.plans[group].restart
+            self._send(worker, message)
+            answer = self._listen_for(worker, restart, group)
+            if answer is not None:
+                return answer
+
+    def _await_ready(self, worker: Worker) -> None:
+        for _ in wait([worker.child.channel.connection], timeout=LOOK_S):
+            try:
+                worker.child.channel.receive()
+                self._begin(worker)
+            except (EOFError, OSError):
+                self._replace(worker, worker.child.how_it_ended())
+        self._look_after(worker)
+
+    def _listen_for(self, worker: Worker, restart: int, group: int) -> dict[str, Any] | None:
+        """Return the answer to a question, or None when the worker was lost while it thought."""
+        while self.plans[group].restart == restart:
+            if wait([worker.child.channel.connection], timeout=LOOK_S):
+                try:
+                    answer: dict[str, Any] = worker.child.channel.receive()
+                except (EOFError, OSError):
+                    self._replace(worker, worker.child.how_it_ended())
+                    return None
+                return answer
+            self._look_after(worker)
+        return None
+
+    def heavy(self) -> list[Worker]:
+        """Return the workers that hold more memory than they may."""
+        limit = self.cfg.worker_memory_mb
+        return [w for w in self._workers if limit and w.ready and w.child.rss_mb() > limit]
+
+    def replace_heavy(self, worker: Worker) -> None:
+        """Move the groups of a swollen worker, which must have no orders, to a fresh process without any loss."""
+        states = {g: self._ask(g, {"do": "state", "group": g})["state"] for g in worker.groups}
+        said = f"{worker.child.name} (pid {worker.child.pid}) held {worker.child.rss_mb():.0f} MB"
+        worker.child.stop()
+        self.counts["renewed"] += 1
+        self.faults.append(f"{said}, more than sample.worker_memory_mb: moved to a fresh process")
+        self._renew(worker, self._start(worker.number, worker.groups, lost=False))
+        for group, state in states.items():
+            self._ask(group, {"do": "load", "group": group, "state": state})
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the workers."""
+        return [worker.child.pid for worker in self._workers]
+
+    def close(self) -> None:
+        """End all workers."""
+        self._finalizer()
+
+
+def _stop_all(workers: list[Worker]) -> None:
+    for worker in workers:  # all at once, then wait for each
+        worker.child.channel.close()
+    for worker in workers:
+        worker.child.stop()
+
+
+def asdict_shallow(record: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass without descending into them."""
+    return {name: getattr(record, name) for name in record.__dataclass_fields__}

@@ -1,0 +1,246 @@
+"""A group of environments stepped with one policy: every sampler, in whatever process, is made of these."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from roboloop.core.errors import WorkerLost
+from roboloop.core.rng import derive, get_rng_state, set_rng_state, stream
+from roboloop.core.types import Array, Decision, Env, EpisodeEnd, Policy, Rollout, State
+from roboloop.sample.buffers import Shape
+from roboloop.sample.stack import FrameStack
+
+IDLE, ACT, STEP, RESET = range(4)
+PHASES = ("waiting for work", "in the policy", "in env.step", "in env.reset")
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """Which environments a group holds, and the names of its random streams."""
+
+    index: int
+    first_env: int
+    num_envs: int
+    seed: int
+    restart: int = 0
+    """How often this group has lost its process: a restarted group draws from other streams."""
+
+
+class EnvBroken(WorkerLost):
+    """An environment raised, or returned what no environment may return, more often than is allowed."""
+
+
+class EnvGroup:
+    """Steps its environments in lock step; each is reset at its own episode's end with its own derived seed."""
+
+    def __init__(self, make_env: Callable[[], Env], plan: GroupPlan, shape: Shape, max_faults: int) -> None:
+        self.plan = plan
+        self._make_env = make_env
+        self._envs = [make_env() for _ in range(plan.num_envs)]
+        self._max_faults = max_faults
+        self._stacked = shape.stacked
+        self._obs_shape = tuple(shape.spec.obs_shape)
+        self._plain = shape.spec.obs_dtype.names is None and shape.spec.obs_dtype.kind == "f"
+        self._rng = stream(plan.seed, "explore", plan.index, *([plan.restart] if plan.restart else []))
+        self._stack = FrameStack(shape.spec, plan.num_envs, shape.frame_stack)
+        self._memory = np.zeros((plan.num_envs, shape.memory_size), np.float32)
+        self._episode = np.zeros(plan.num_envs, np.int64)
+        self._length = np.zeros(plan.num_envs, np.int64)
+        self._return = np.zeros(plan.num_envs)
+        self._raw_return = np.zeros(plan.num_envs)
+        self._success = np.full(plan.num_envs, np.nan)
+        self._started = False
+        self._has_values = False
+        # environments in processes of their own step at the same time
+        self._remote = [i for i, env in enumerate(self._envs) if hasattr(env, "prepare")]
+        self.faults: list[str] = []
+        """What environments did wrong since this was last emptied; each entry is one replaced environment."""
+        self._num_faults = 0
+        self._cut: list[int] = []
+        self.beat: Callable[[int, int], None] = lambda phase, env: None
+        """Called before everything that may hang, with the phase and the environment."""
+
+    def skip_to(self, episode: Array) -> None:
+        """Number the coming episodes from here on: those before are lost with an earlier process."""
+        self._episode[:] = episode
+
+    def _reset(self, env: int) -> None:
+        self.beat(RESET, env)
+        seed = derive(self.plan.seed, "episode", self.plan.first_env + env, int(self._episode[env]))
+        obs = self._envs[env].reset(seed)
+        self._check(obs, 0.0)
+        self._stack.reset(env, obs)
+        self._memory[env] = 0.0
+        self._length[env] = 0
+        self._return[env] = self._raw_return[env] = 0.0
+        self._success[env] = np.nan
+
+    def _check(self, obs: Array, reward: float) -> None:
+        if np.shape(obs) != self._obs_shape:
+            raise ValueError(f"returned an observation of shape {np.shape(obs)}, its spec says {self._obs_shape}")
+        if not np.isfinite(reward):
+            raise ValueError(f"returned the reward {reward}")
+        if self._plain and not np.isfinite(obs.sum()) and not np.isfinite(obs).all():
+            raise ValueError("returned an observation that is not finite")
+
+    @property
+    def _seen(self) -> Array:
+        """Observations as they are kept."""
+        return self._stack.stacked if self._stacked else self._stack.newest
+
+    def collect(self, policy: Policy, out: Rollout) -> Rollout:
+        """Fill a rollout with steps of a policy that explores; return it with the episodes that ended."""
+        out.episodes.clear()
+        self._cut = []
+        if not self._started:  # a restored group is in the middle of its episodes
+            for env in range(len(self._envs)):
+                self._guard(env, -1, out, lambda env=env: self._reset(env))  # type: ignore[misc]
+            self._started = True
+        out.memory[:] = self._memory
+        out.version[:] = policy.version
+        for t in range(len(out.reward)):
+            self.beat(ACT, 0)
+            decision = policy.act(self._stack.stacked, self._memory, True, self._rng)
+            out.obs[t] = self._seen
+            self._write(decision, out, t, slice(None))
+            self._has_values = decision.value is not None
+            for env in self._remote:
+                self._envs[env].prepare(out.action[t, env])  # type: ignore[attr-defined]
+            for env in range(len(self._envs)):
+                self._step(env, t, policy, out)
+        out.obs[-1] = self._seen
+        out.value[-1] = self._values(policy, slice(None))
+        self.beat(IDLE, 0)
+        return out._replace(cut=tuple(self._cut), first_env=self.plan.first_env)
+
+    def _write(self, decision: Decision, out: Rollout, t: int, envs: slice) -> None:
+        out.action[t, envs] = decision.action
+        out.log_prob[t, envs] = 0.0 if decision.log_prob is None else decision.log_prob
+        out.value[t, envs] = 0.0 if decision.value is None else decision.value
+        self._memory[envs] = decision.memory
+
+    def _step(self, env: int, t: int, policy: Policy, out: Rollout) -> None:
+        self.beat(STEP, env)
+        try:
+            obs, reward, terminated, truncated, info = self._envs[env].step(out.action[t, env])
+            self._check(obs, reward)
+        except Exception as error:
+            self._replace(env, t, error, policy, out)
+            return
+        raw_reward = info.get("raw_reward", reward)
+        out.reward[t, env] = reward
+        out.raw_reward[t, env] = raw_reward
+        out.terminated[t, env] = terminated
+        out.truncated[t, env] = truncated
+        self._stack.push(env, obs)
+        self._length[env] += 1
+        self._return[env] += reward
+        self._raw_return[env] += raw_reward
+        self._success[env] = np.fmax(self._success[env], info.get("success", np.nan))
+        if terminated or truncated:
+            # before the observation is overwritten by the next episode's first
+            last_value = self._values(policy, slice(env, env + 1)) if truncated and not terminated else 0.0
+            out.episodes.append(self._episode_end(env, t, float(last_value)))
+            self._episode[env] += 1
+            self._guard(env, t, out, lambda: self._reset(env))
+
+    def _values(self, policy: Policy, envs: slice) -> Array | float:
+        """Return the values of the present observations where the policy has any; nothing random is drawn."""
+        if not self._has_values:
+            return 0.0
+        value = policy.act(self._stack.stacked[envs], self._memory[envs], False, self._rng).value
+        assert value is not None
+        return value if envs.start is None else float(value[0])
+
+    def _episode_end(self, env: int, t: int, last_value: float, lost: bool = False) -> EpisodeEnd:
+        return EpisodeEnd(
+            env=self.plan.first_env + env,
+            episode=int(self._episode[env]),
+            length=int(self._length[env]),
+            episode_return=float(self._raw_return[env]),
+            success=float(self._success[env]),
+            t=t,
+            last_obs=self._seen[env].copy(),
+            last_value=last_value,
+            shaped_return=float(self._return[env]),
+            lost=lost,
+        )
+
+    def _guard(self, env: int, t: int, out: Rollout, action: Callable[[], None]) -> None:
+        """Run something that concerns no step; an environment that breaks in it is replaced until it works."""
+        try:
+            action()
+        except Exception as error:
+            self._renew(env, t, error, out)
+
+    def _replace(self, env: int, t: int, error: Exception, policy: Policy, out: Rollout) -> None:
+        """Close the broken episode where it was last seen whole, and take this step again in a new environment."""
+        if self._length[env] > 0:  # an episode that had no step yet leaves nothing to close
+            if t > 0:
+                out.truncated[t - 1, env] = True
+                out.episodes.append(self._episode_end(env, t - 1, float(out.value[t, env]), lost=True))
+            else:
+                self._cut.append(self.plan.first_env + env)
+        self._episode[env] += 1
+        self._renew(env, t, error, out)
+        if t == 0:
+            out.memory[env] = 0.0
+        row = slice(env, env + 1)
+        out.obs[t, env] = self._seen[env]
+        self._write(policy.act(self._stack.stacked[row], self._memory[row], True, self._rng), out, t, row)
+        self._step(env, t, policy, out)
+
+    def _renew(self, env: int, t: int, error: Exception, out: Rollout) -> None:
+        self._num_faults += 1
+        trace = "".join(traceback.format_exception(error)).strip()
+        action = out.action[t, env].tolist() if t >= 0 else None
+        what = f"env {self.plan.first_env + env} broke: {error} (last action {action})"
+        if self._num_faults > self._max_faults:
+            raise EnvBroken(f"{what}; {self._num_faults} faults are more than sample.restarts allows\n{trace}")
+        self.faults.append(what)
+        with contextlib.suppress(Exception):
+            self._envs[env].close()
+        self._envs[env] = self._make_env()
+        self._guard(env, t, out, lambda: self._reset(env))
+
+    def state(self) -> State:
+        """Return running episodes, simulator states and the exploration stream."""
+        return {
+            "envs": [env.get_state() for env in self._envs] if self._started else [],
+            "stack": self._stack.state(),
+            "memory": self._memory.copy(),
+            "rng": get_rng_state(self._rng),
+            "episode": self._episode.copy(),
+            "length": self._length.copy(),
+            "return": self._return.copy(),
+            "raw_return": self._raw_return.copy(),
+            "success": self._success.copy(),
+            "started": self._started,
+        }
+
+    def load(self, state: State) -> None:
+        """Continue exactly where ``state`` was taken."""
+        self._started = bool(state["started"])
+        for env, env_state in zip(self._envs, state["envs"], strict=False):
+            env.set_state(env_state)
+        self._stack.load(state["stack"])
+        set_rng_state(self._rng, state["rng"])
+        for name in ("memory", "episode", "length", "return", "raw_return", "success"):
+            getattr(self, f"_{name}")[:] = state[name]
+
+    def close(self) -> None:
+        """Close the simulators."""
+        for env in self._envs:
+            with contextlib.suppress(Exception):  # a broken simulator may not even close
+                env.close()
+
+
+def plans(num_envs: int, groups: int, seed: int) -> list[GroupPlan]:
+    """Return how the environments fall into groups."""
+    size = num_envs // groups
+    return [GroupPlan(g, g * size, size, seed) for g in range(groups)]
