@@ -62,7 +62,7 @@ def watch(
     """Run a system, and count its frames in a window after it has run in."""
     env = {**os.environ, "OMP_NUM_THREADS": "1"} if "roboloop" in command[0] else dict(os.environ)
     with open(log, "w") as out:
-        process = subprocess.Popen(command, stdout=out, stderr=out, env=env, start_new_session=True)
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=env, cwd=log.parent, start_new_session=True)
     try:
         while frames() <= 0:
             if process.poll() is not None:

@@ -15,7 +15,8 @@ class EnvConfig:
     """One task, and how its episodes are cut."""
 
     id: str = "metaworld/reach-v3"
-    """Suite and task, such as metaworld/reach-v3, gym/HalfCheetah-v5, dmc/walker-walk or doom/basic."""
+    """Suite and task, such as metaworld/reach-v3, gym/HalfCheetah-v5, dmc/walker-walk or doom/basic; with envpool/ in
+    front of one of the first three, EnvPool's port of it."""
     num_envs: int = 1
     """Copies of the environment that are stepped together."""
     frame_stack: int = 1

@@ -18,7 +18,10 @@ from roboloop.core.types import Array, Decision, State
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import FLOAT, EpisodeEnv, Outcome, Task, repeated
 from roboloop.envs.headless import quick_pictures
+from roboloop.envs.metaworld_arm import STATE, Arm
 from roboloop.envs.metaworld_fast import SETTLE_SUBSTEPS, SETTLES_BY_PLACEMENT, accelerate
+from roboloop.envs.metaworld_lean import Lean
+from roboloop.envs.metaworld_mt10 import LEAN
 
 HORIZON = 500
 FIXED_GOAL_SEED = 0
@@ -26,7 +29,6 @@ RENDER_SIZE = 240
 CAMERA = {"azimuth": 135.0, "elevation": -35.0, "distance": 1.4}
 """Over the robot's shoulder; Meta-World's own corner cameras hang upside down."""
 LOOK_AT = (0.0, 0.65, 0.15)
-STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 
 
 def _camera() -> mujoco.MjvCamera:
@@ -51,7 +53,8 @@ class MetaWorld:
         self._model, self._data = env.model, env.data
         self._task, self._goal_mode = task, goal_mode
         self._low, self._high = env.sawyer_observation_space.low, env.sawyer_observation_space.high
-        self._mocap, self._ctrl = env.data.mocap_pos[0], env.data.ctrl
+        self._arm = Arm(env)
+        self._lean: Lean | None = LEAN[task](env) if task in LEAN and reward_version == "v2" else None
         self._settled = self._settle()
         self._renderer: mujoco.Renderer | None = None
         self._seed: int | None = None
@@ -78,10 +81,14 @@ class MetaWorld:
         """Draw the seed's goal as Meta-World's reset does, freeze it, and place everything for it."""
         env = self._env
         self._seed = int(seed)
+        self._arm.forget()
         env.np_random = np.random.Generator(np.random.PCG64(FIXED_GOAL_SEED if self._goal_mode == "fixed" else seed))
         env.settled, env._freeze_rand_vec = self._settled, False
-        self._reset_model()  # Meta-World draws twice per reset and keeps the second
-        self._reset_model()
+        if self._lean is not None:
+            self._lean.draw()
+        else:
+            for _ in range(2):  # Meta-World draws twice per reset and keeps the second
+                self._reset_model()
         env._freeze_rand_vec = True
         if self._task in SETTLES_BY_PLACEMENT:
             env.settled = None
@@ -89,22 +96,23 @@ class MetaWorld:
         env._prev_obs = obs[:18].copy()
         obs[18:36] = env._prev_obs
         self._at_reset = self._flags()
+        if self._lean is not None:
+            self._lean.begin()
         return obs
 
     def step(self, action: Array, repeat: int) -> Outcome:
         """Hold an action for some control steps."""
-        return repeated(self._tick, action, repeat)
+        return self._tick(action) if repeat == 1 else repeated(self._tick, action, repeat)
 
     def _tick(self, action: Array) -> Outcome:
-        """Move the hand's target, simulate, and ask the task for its reward."""
-        env, model, data = self._env, self._model, self._data
-        mocap, ctrl = self._mocap, self._ctrl
-        mocap += action[:3] * env.action_scale
-        np.maximum(mocap, env.mocap_low, out=mocap)
-        np.minimum(mocap, env.mocap_high, out=mocap)
-        ctrl[0], ctrl[1] = action[3], -action[3]
-        mujoco.mj_step(model, data, nstep=env.frame_skip)
-        mujoco.mj_forward(model, data)
+        """Move the hand, and ask the task for its reward."""
+        self._arm.step(action)
+        lean = self._lean
+        if lean is not None:
+            lean.look()
+            reward, solved = lean.judge(action)
+            return Outcome(lean.obs, float(reward), False, False, float(solved))
+        env = self._env
         obs = env._get_obs()
         np.maximum(obs, self._low, out=obs)
         np.minimum(obs, self._high, out=obs)
@@ -122,7 +130,8 @@ class MetaWorld:
         fresh = self._at_reset
         changed = {k: v for k, v in self._flags().items() if k not in fresh or v != fresh[k]}
         flags = {k: np.asarray(v) if isinstance(v, np.generic) else v for k, v in changed.items()}
-        return {"seed": self._seed, "physics": self._physics(), "prev_obs": self._env._prev_obs.copy(), "flags": flags}
+        latest = self._env._prev_obs if self._lean is None else self._lean.obs[:18]
+        return {"seed": self._seed, "physics": self._physics(), "prev_obs": latest.copy(), "flags": flags}
 
     def set_state(self, state: State) -> None:
         """Build the scene of the seed again, then put its physics and fields where they were."""
@@ -136,6 +145,8 @@ class MetaWorld:
         self._env._prev_obs = np.array(state["prev_obs"], np.float64)
         for name, value in state["flags"].items():
             setattr(self._env, name, value[()] if isinstance(value, np.ndarray) else value)
+        if self._lean is not None:
+            self._lean.begin()
 
     def render(self) -> Array:
         """Return a picture of the table, upright."""
@@ -151,6 +162,18 @@ class MetaWorld:
             self._renderer.close()
             self._renderer = None
         self._env.close()
+
+
+class MetaWorldEnv(EpisodeEnv):
+    """Meta-World with the clock; most actions are valid as they come."""
+
+    def _valid(self, action: Array) -> Array:
+        action = np.asarray(action, np.float32)
+        if action.shape == (4,):
+            x, y, z, grip = action.tolist()
+            if -1 <= x <= 1 and -1 <= y <= 1 and -1 <= z <= 1 and -1 <= grip <= 1:
+                return action
+        return super()._valid(action)
 
 
 class ScriptedPolicy:
@@ -174,7 +197,7 @@ def scripted_policy(task: str) -> ScriptedPolicy:
     return ScriptedPolicy(task)
 
 
-def make(task: str, cfg: EnvConfig, evaluation: bool) -> EpisodeEnv:
+def make(task: str, cfg: EnvConfig, evaluation: bool) -> MetaWorldEnv:
     """Make ``metaworld/<task>``."""
     protocol: dict[str, str | int | float | bool] = {
         "suite": f"metaworld {metadata.version('metaworld')}",
@@ -183,7 +206,7 @@ def make(task: str, cfg: EnvConfig, evaluation: bool) -> EpisodeEnv:
         "goal_mode": cfg.goal_mode,
     }
     bound = np.ones(4, np.float32)
-    return EpisodeEnv(
+    return MetaWorldEnv(
         MetaWorld(task, cfg.reward_version, cfg.goal_mode),
         Task((39,), FLOAT, -bound, bound, cfg.horizon(HORIZON, evaluation), cfg.action_repeat, protocol),
     )

@@ -21,8 +21,8 @@ from metaworld.sawyer_xyz_env import SawyerXYZEnv
 from metaworld.utils import reward_utils
 
 from roboloop.core.types import Array
+from roboloop.envs.metaworld_lean import near, quaternion
 
-LONG_TAIL_SCALE = float(np.sqrt(1 / 0.1 - 1))
 SETTLE_SUBSTEPS = 250
 """Physics steps that Meta-World lets the hand settle at each reset."""
 SETTLES_BY_PLACEMENT = frozenset(
@@ -63,12 +63,7 @@ def tolerance(
     lower, upper = bounds
     if sigmoid != "long_tail" or value_at_margin != 0.1 or not isinstance(x, float) or lower > upper or margin < 0:
         return reward_utils.tolerance(x, bounds, margin, sigmoid, value_at_margin)
-    if lower <= x <= upper:
-        return 1.0
-    if margin == 0:
-        return 0.0
-    distance = float((lower - x if x < lower else x - upper) / margin)
-    return 1 / ((distance * LONG_TAIL_SCALE) ** 2 + 1)
+    return near(float(x), lower, upper, float(margin))
 
 
 class Rotation:
@@ -81,20 +76,8 @@ class Rotation:
 
     @classmethod
     def from_matrix(cls, matrix: Array) -> Rotation:
-        """Divide by the largest component, as SciPy does; MuJoCo's matrices are orthogonal by construction."""
-        (a, b, c), (d, e, f), (g, h, i) = matrix.tolist()
-        trace = a + e + i
-        largest = max(a, e, i, trace)
-        if largest == a:
-            x, y, z, w = 1 - trace + 2 * a, d + b, g + c, h - f
-        elif largest == e:
-            x, y, z, w = d + b, 1 - trace + 2 * e, h + f, c - g
-        elif largest == i:
-            x, y, z, w = g + c, h + f, 1 - trace + 2 * i, d - b
-        else:
-            x, y, z, w = h - f, c - g, d - b, 1 + trace
-        length = math.sqrt(x * x + y * y + z * z + w * w)
-        return cls(np.array((x / length, y / length, z / length, w / length)))
+        """Trust that the matrix is orthogonal, as MuJoCo's are by construction."""
+        return cls(np.array(quaternion(matrix.ravel().tolist())))
 
     def as_quat(self) -> Array:
         """Return the quaternion."""

@@ -173,3 +173,10 @@ DOOM = (
 """The single-player scenarios that ViZDoom's wheel ships."""
 TINY = ("point", "recall")
 """Our own: a point to steer, and a cue to remember."""
+
+ENVPOOL = (
+    *(f"metaworld/{task}" for task in MT10),
+    *(f"gym/{task}" for task in GYM if task.endswith("-v5") and not task.startswith("ALE/")),
+    *(f"dmc/{task}" for task in ("cheetah-run", "hopper-hop", "humanoid-walk", "reacher-easy", "walker-walk")),
+)
+"""Ids of ours for which EnvPool has a port, the common ones; it has one of every Meta-World and DM Control task."""

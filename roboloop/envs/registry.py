@@ -20,6 +20,7 @@ SUITES = {
     "dmc": "roboloop.envs.dmc:make",
     "doom": "roboloop.envs.doom:make",
     "tiny": "roboloop.envs.tiny:make",
+    "envpool": "roboloop.envs.envpool:make",
 }
 """Suite -> ``module:function`` of ``make(task, cfg, evaluation)``."""
 
@@ -29,6 +30,7 @@ PACKAGES = {
     "dmc": ("dm_control", "mujoco"),
     "doom": ("vizdoom", "cv2"),
     "tiny": (),
+    "envpool": ("envpool",),
 }
 """Top-level modules whose absence means that the suite's extra is not installed."""
 
@@ -72,6 +74,7 @@ def task_name(env_id: str) -> str:
 def known_ids() -> list[str]:
     """Return the ids worth listing; any other Gymnasium or DM Control task can be made too."""
     tasks = {"metaworld": names.METAWORLD, "gym": names.GYM, "dmc": names.DMC, "doom": names.DOOM, "tiny": names.TINY}
+    tasks["envpool"] = names.ENVPOOL
     return [f"{suite}/{task}" for suite in SUITES for task in tasks[suite]]
 
 
