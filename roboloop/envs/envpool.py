@@ -3,8 +3,8 @@
 They are other simulators than those of the plain ids (MuJoCo 3.6, goals and noise drawn in another way), so results are
 not comparable bit for bit, and the protocol says so. EnvPool takes seeds only when a pool is made, hence every episode
 makes one: a few milliseconds for Gymnasium's tasks, about 25 for Meta-World's, up to 120 for DM Control's. A seed and
-its actions then determine the episode, and a state is restored by replay. EnvPool's speed comes from batches; a pool of
-one environment does not reach it, and on Meta-World our own simulator is the faster one either way.
+its actions then determine the episode, and a state is restored by replay. EnvPool's speed comes from batches, which a
+pool of one environment does not have; and on Meta-World our own simulator is quicker than a batch on one core.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ DRIFT, REST = 3e-4, 1e-5
 """How far it may move in a control step, and how far without looking for collisions at the step's end."""
 TRUST = 10
 """Control steps in a row that may pass without looking at all."""
-PATIENCE = 4
+PATIENCE = 8
 """Control steps until room is measured again after it was of no use."""
 NO_CONTACT = int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
 STATE = mujoco.mjtState.mjSTATE_INTEGRATION
