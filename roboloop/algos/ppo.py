@@ -16,10 +16,10 @@ from roboloop.algos.ppo_policy import PPOModel, PPOPolicy, policy_from_state
 from roboloop.algos.ppo_shard import FACTS, METRICS, PPOShape, PPOShard
 from roboloop.algos.returns import ends_of, gae
 from roboloop.algos.shards import ShardPool
-from roboloop.core.errors import ConfigError, DataError
+from roboloop.core.errors import ConfigError
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
 from roboloop.core.types import Array, EnvSpec, Metrics, Rollout, State
-from roboloop.nets.flat import clone
+from roboloop.nets.flat import clone, restore
 from roboloop.nets.normalize import RunningNorm
 from roboloop.nets.observations import action_mask
 
@@ -218,14 +218,7 @@ class PPO:
         sources = {"policy": state["policy"]["net"], "m": state["adam"]["m"], "v": state["adam"]["v"]}
         targets = {"policy": self._weights} | {name: layout.views(self._mem[name]) for name in ("m", "v")}
         for name, views in targets.items():
-            for leaf, view in views.items():
-                if leaf not in sources[name]:
-                    raise DataError(f"saved {name} has no {leaf}: was the network or the environment changed?")
-                value = torch.as_tensor(sources[name][leaf])
-                if value.shape != view.shape:
-                    shapes = f"{tuple(value.shape)}, this network needs {tuple(view.shape)}"
-                    raise DataError(f"saved {name}/{leaf} has shape {shapes}: was the network or environment changed?")
-                view.copy_(value)
+            restore(views, sources[name], name)
         for name, numbers in state["policy"]["norms"].items():
             self._views[name].copy_(torch.as_tensor(numbers))
         for name, norm in self._norms.items():

@@ -13,10 +13,10 @@ from roboloop.algos.policy import ActionScale, ActorPolicy
 from roboloop.algos.sac_shard import METRICS, SACShape, SACShard
 from roboloop.algos.shards import ShardPool
 from roboloop.algos.temperature import Fixed, Learned, Temperature
-from roboloop.core.errors import ConfigError, DataError
+from roboloop.core.errors import ConfigError
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
 from roboloop.core.types import Batch, BatchSpec, EnvSpec, Metrics, State
-from roboloop.nets.flat import Layout, clone
+from roboloop.nets.flat import Layout, clone, restore
 from roboloop.nets.mlp import initialise
 from roboloop.nets.normalize import Identity, Normalizer, RunningNorm
 
@@ -105,12 +105,7 @@ class SAC:
             for moment in moments:
                 sources[moment], layouts[moment] = state[f"{net}_adam"][moment], self._layouts[net]
         for name, source in sources.items():
-            for leaf, view in layouts[name].views(self._mem[name]).items():
-                value = torch.as_tensor(source[leaf])
-                if value.shape != view.shape:
-                    shapes = f"{tuple(value.shape)}, this network needs {tuple(view.shape)}"
-                    raise DataError(f"saved {name}/{leaf} has shape {shapes}: was 'hidden' or the environment changed?")
-                view.copy_(value)
+            restore(layouts[name].views(self._mem[name]), source, name)
         self._norm.load(state["policy"]["norm"])
         self._temperature.load(state["temperature"])
         set_rng_state(self._noise_rng, state["noise_rng"])

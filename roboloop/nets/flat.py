@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+
+from roboloop.core.errors import DataError
 
 Views: TypeAlias = dict[str, Tensor]
 
@@ -46,6 +48,18 @@ class Layout:
 def clone(views: Views) -> Views:
     """Return copies that no later update changes."""
     return {name: view.detach().clone() for name, view in views.items()}
+
+
+def restore(views: Views, saved: Mapping[str, Any], name: str) -> None:
+    """Write saved values into views; what does not fit is named."""
+    for leaf, view in views.items():
+        if leaf not in saved:
+            raise DataError(f"saved {name} has no {leaf}: was the network or the environment changed?")
+        value = torch.as_tensor(saved[leaf])
+        if value.shape != view.shape:
+            shapes = f"{tuple(value.shape)}, this network needs {tuple(view.shape)}"
+            raise DataError(f"saved {name}/{leaf} has shape {shapes}: was the network or the environment changed?")
+        view.copy_(value)
 
 
 def prefixed(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:

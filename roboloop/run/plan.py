@@ -31,7 +31,8 @@ def describe(cfg: Experiment, shape: Shape) -> str:
             f"{workers} workers), {free / 1e9:.1f} GB are free: lower replay.capacity, env.num_envs or sample.workers"
         )
     how = "free-running" if cfg.sample.free_running else "in lock step"
-    who = f"{workers} workers {how}" if workers else "this process"
+    alone = "processes of their own" if cfg.sample.inference == "central" else "this process"
+    who = f"{workers} workers {how}" if workers else alone
     line = (
         f"plan: {cores:g} cores; {cfg.env.num_envs} envs in {cfg.sample.groups} groups stepped by {who}, "
         f"updates by up to {learners} processes, one thread each; rollouts {rollouts / MB:.0f} MB"

@@ -62,6 +62,7 @@ class Runner:
         self.milestones: list[int] = []
         self.streak = 0  # evaluations in a row that reached eval.stop_success
         self.pending: dict[str, Any] | None = None  # an evaluation in the background, and its result once it is there
+        self.eval_plan = Plan(cfg.eval.episodes, cfg.eval.seed, VALIDATION)
         lanes = min(cfg.eval.episodes, EVAL_LANES)
         self.background = BackgroundEvaluator(cfg.env, lanes, self.algo.policy) if cfg.eval.background else None
         self.observers = Observers(cfg.observers, cfg.observer_budget_s)
@@ -89,6 +90,8 @@ class Runner:
                     self.clock.updates = self.algo.num_updates
                     self.watch.lap("update_s")
                     self._after_iteration(rollout)
+                if not self._stop_signal:
+                    self._finish_evaluation()
                 self.save()
             state = "stopped" if self._stop_signal else "done"
         finally:
@@ -147,13 +150,12 @@ class Runner:
             mirror.write(int(row["step"]), row)
 
     def _evaluate(self, at_end: bool) -> None:
-        plan = Plan(self.cfg.eval.episodes, self.cfg.eval.seed, VALIDATION)
-        if self.background is None:
-            self._record(self.clock.step, self.evaluator.run(self.algo.policy, plan))
-            return
         # a result is written at the next evaluation or at the end, so that the log does not depend on who was faster
         self._finish_evaluation()
-        self.background.begin(self.algo.policy, plan)
+        if self.background is None:
+            self._record(self.clock.step, self.evaluator.run(self.algo.policy, self.eval_plan))
+            return
+        self.background.begin(self.algo.policy, self.eval_plan)
         self.pending = {"step": self.clock.step, "summary": None}
         if at_end:
             self._finish_evaluation()
@@ -193,7 +195,8 @@ class Runner:
         """Commit everything at one frontier."""
         if self._saved_step == self.clock.step:
             return
-        self._await_evaluation()
+        if self.pending is not None and self.pending["step"] != self.clock.step:
+            self._await_evaluation()  # one that began at this very step can be begun again from this checkpoint
         self._attach_journal()
         frontier = self.store.commit()
         self.metrics.sync()
@@ -241,6 +244,11 @@ class Runner:
             getattr(self, name).load(state[name])
         self.milestones, self.best, self.last = state["milestones"], state["best"], state["last"]
         self.streak, self.pending = state["streak"], state["pending"]
+        if self.pending is not None and self.pending["summary"] is None:
+            if self.background is None:  # a fork may evaluate in the foreground what its parent began beside training
+                self.pending["summary"] = asdict(self.evaluator.run(self.algo.policy, self.eval_plan))
+            else:
+                self.background.begin(self.algo.policy, self.eval_plan)
         checkpoint.set_aside_after(self.run.checkpoints, point.step)
         self._attach_journal(point)
         self.metrics.truncate(point.log_offsets[self.metrics.path.name])

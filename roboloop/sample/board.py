@@ -12,7 +12,6 @@ from roboloop.core.types import Array, PortablePolicy, Rollout
 from roboloop.data.rollouts import columns_of, rollout_over
 from roboloop.sample.buffers import Shape, poison
 
-BEAT_COLUMNS = ("beats", "phase", "env", "unused")
 _WORDS_PER_LINE = 8
 
 

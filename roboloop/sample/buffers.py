@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -31,6 +31,10 @@ class Shape:
         """Shape of one stored observation."""
         history = (self.frame_stack,) if self.stacked and self.frame_stack > 1 else ()
         return (*history, *self.spec.obs_shape)
+
+    def to_data(self) -> dict[str, int]:
+        """Return all but the spec, which whoever makes the environment knows."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "spec"}
 
     def columns(self) -> Columns:
         """Return name, shape and dtype of every array."""

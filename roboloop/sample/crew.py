@@ -86,7 +86,7 @@ class Crew:
 
     def _start(self, number: int, groups: list[int], lost: bool) -> Child:
         child = Child(f"worker {number}", "roboloop.sample.worker:main", [self.board.memory.fd])
-        shape = {k: v for k, v in asdict_shallow(self._shape).items() if k != "spec"}
+        shape = self._shape.to_data()
         about = [{"blueprint": p.blueprint(), "num_weights": p.num_weights} for p in self._policies]
         skips = [self._next_episodes(g) if lost else None for g in groups]
         child.channel.send(
@@ -295,8 +295,3 @@ def _stop_all(workers: list[Worker]) -> None:
         worker.child.channel.close()
     for worker in workers:
         worker.child.stop()
-
-
-def asdict_shallow(record: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass without descending into them."""
-    return {name: getattr(record, name) for name in record.__dataclass_fields__}

@@ -99,7 +99,7 @@ class EnvGroup:
         self._cut = []
         if not self._started:  # a restored group is in the middle of its episodes
             for env in range(len(self._envs)):
-                self._guard(env, -1, out, lambda env=env: self._reset(env))  # type: ignore[misc]
+                self._reset_safely(env, -1, out)
             self._started = True
         out.memory[:] = self._memory
         out.version[:] = policy.version
@@ -147,7 +147,7 @@ class EnvGroup:
             last_value = self._values(policy, slice(env, env + 1)) if truncated and not terminated else 0.0
             out.episodes.append(self._episode_end(env, t, float(last_value)))
             self._episode[env] += 1
-            self._guard(env, t, out, lambda: self._reset(env))
+            self._reset_safely(env, t, out)
 
     def _values(self, policy: Policy, envs: slice) -> Array | float:
         """Return the values of the present observations where the policy has any; nothing random is drawn."""
@@ -171,10 +171,10 @@ class EnvGroup:
             lost=lost,
         )
 
-    def _guard(self, env: int, t: int, out: Rollout, action: Callable[[], None]) -> None:
-        """Run something that concerns no step; an environment that breaks in it is replaced until it works."""
+    def _reset_safely(self, env: int, t: int, out: Rollout) -> None:
+        """Begin the next episode; an environment that breaks in it is replaced until one works."""
         try:
-            action()
+            self._reset(env)
         except Exception as error:
             self._renew(env, t, error, out)
 
@@ -206,7 +206,7 @@ class EnvGroup:
         with contextlib.suppress(Exception):
             self._envs[env].close()
         self._envs[env] = self._make_env()
-        self._guard(env, t, out, lambda: self._reset(env))
+        self._reset_safely(env, t, out)
 
     def state(self) -> State:
         """Return running episodes, simulator states and the exploration stream."""

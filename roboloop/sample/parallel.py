@@ -12,8 +12,6 @@ from roboloop.sample.crew import Crew, Order, Part
 class LockStepSampler:
     """All groups collect at once and the learner waits for them: the same bits as the serial sampler."""
 
-    SLOTS = 1
-
     def __init__(self, crew: Crew) -> None:
         self._crew = crew
 

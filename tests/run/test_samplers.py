@@ -5,7 +5,9 @@ from typing import ClassVar
 
 import pytest
 
+from roboloop.algos.sac import SAC as SAC_ALGORITHM
 from roboloop.core.config import override
+from roboloop.run.background import BackgroundEvaluator
 from roboloop.run.rundir import RunDir
 from tests.run.helpers import resume, train
 from tests.run.test_resume import assert_same
@@ -16,6 +18,17 @@ PPO = {
 }
 RECURRENT = {**PPO, "algo": {**PPO["algo"], "core": "gru", "core_size": 8, "minibatches": 1, "normalize_obs": True}}
 SAC = {"env": {"num_envs": 4, "frame_stack": 2}, "sample": {"steps": 2}}
+DOOM = {
+    "steps": 160,
+    "env": {
+        "id": "doom/basic",
+        "num_envs": 4,
+        "action_repeat": 4,
+        "max_episode_steps": 60,
+        "eval_max_episode_steps": 60,
+    },
+    "algo": {**RECURRENT["algo"], "conv_channels": [4, 4, 4], "conv_features": 8},
+}
 CARTPOLE = {**PPO, "env": {"id": "gym/CartPole-v1", "num_envs": 4}}
 
 
@@ -23,14 +36,17 @@ def with_workers(changes, **sample):
     return {**changes, "sample": {**changes.get("sample", {}), "groups": 2, **sample}}
 
 
-@pytest.mark.parametrize("changes", [SAC, PPO, RECURRENT, CARTPOLE], ids=["sac", "ppo", "recurrent", "choices"])
+KINDS = {"sac": SAC, "ppo": PPO, "recurrent": RECURRENT, "choices": CARTPOLE, "doom": DOOM}
+
+
+@pytest.mark.parametrize("changes", KINDS.values(), ids=KINDS.keys())
 def test_a_run_with_workers_in_lock_step_equals_the_serial_one_bit_for_bit(tiny, changes):
     serial = train(tiny(experiment="serial", **with_workers(changes)))
     parallel = train(tiny(experiment="parallel", **with_workers(changes, workers=2)))
     assert_same(serial, parallel)
 
 
-@pytest.mark.parametrize("changes", [SAC, PPO, RECURRENT], ids=["sac", "ppo", "recurrent"])
+@pytest.mark.parametrize("changes", [SAC, PPO, DOOM], ids=["sac", "ppo", "doom"])
 def test_a_crash_with_workers_leaves_no_trace(tiny, changes):
     whole = train(tiny(experiment="whole", **with_workers(changes, workers=2)))
     path = train(tiny(experiment="broken", **with_workers(changes, workers=2)), crash_after=7)
@@ -85,6 +101,21 @@ def test_a_crash_during_a_background_evaluation_leaves_no_trace(tiny):
     path = train(tiny(experiment="broken", eval=background), crash_after=220)
     resume(path)
     assert_same(whole, path)
+
+
+def test_training_goes_on_while_an_evaluation_runs_in_the_background(tiny, monkeypatch):
+    order = []
+    for name in ("begin", "result"):
+        real = getattr(BackgroundEvaluator, name)
+        monkeypatch.setattr(BackgroundEvaluator, name, lambda *a, n=name, r=real: (order.append(n), r(*a))[1])
+    real_update = SAC_ALGORITHM.update
+    monkeypatch.setattr(SAC_ALGORITHM, "update", lambda *a: (order.append("update"), real_update(*a))[1])
+    train(
+        tiny(eval={"every_steps": 150, "episodes": 2, "background": True}, checkpoint={"every_steps": 0, "every_s": 0})
+    )
+    # a checkpoint is written when an evaluation begins, and does not wait for it
+    assert order[order.index("begin") + 1] == "update"
+    assert order.count("begin") == order.count("result") == 3
 
 
 def test_observers_see_training_from_the_side(tiny, tmp_path):
