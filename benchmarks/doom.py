@@ -1,9 +1,11 @@
 """Frames per second of training on Doom: ours beside Sample Factory 2.1.1, one after the other, several rounds.
 
 Both: 128x72 RGB, frameskip 4, 2 workers x 8 environments, conv 32-64-128 + 512 + GRU 512, rollout 32, batches of 1024
-steps, one epoch, one gradient step per batch, asynchronous. Each round starts the system afresh, lets it run in, and
-counts the frames that were learned from in a window of steady state. Memory is the proportional set size (PSS) of the
-whole process tree, Doom included. Pure simulation steps the same environments with random actions in two processes.
+steps, one epoch, one gradient step per batch. Each system is measured in both of its ways: learning while workers
+collect (free-running, asynchronous), and learner and workers in turn (lock step, synchronous). Each round starts the
+system afresh, lets it run in, and counts the frames that were learned from in a window of steady state. Memory is the
+proportional set size (PSS) of the whole process tree, Doom included. Pure simulation steps the same environments with
+random actions in two processes.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SF_PYTHON = ROOT / ".venv-sf" / "bin" / "python"
 TASKS = {"basic": "doom_basic", "health-gathering-supreme": "doom_health_gathering_supreme"}
 FRAMESKIP = 4
+CONTENDERS = ("roboloop", "roboloop-free-running", "sample-factory", "sample-factory-sync", "simulation")
 
 
 def children(pid: int) -> list[int]:
@@ -98,12 +101,14 @@ def edge(frames: Callable[[], int]) -> tuple[int, float]:
     return now, time.monotonic()
 
 
-def sample_factory(task: str, envs: int, run_in_s: float, window_s: float, directory: Path) -> dict[str, float]:
+def sample_factory(
+    task: str, envs: int, run_in_s: float, window_s: float, directory: Path, options: list[str]
+) -> dict[str, float]:
     log = directory / "sf.log"
     command = [str(SF_PYTHON), "-m", "sf_examples.vizdoom.train_vizdoom", f"--env={TASKS[task]}", "--device=cpu",
                f"--train_dir={directory}", "--experiment=sf", "--num_workers=2", f"--num_envs_per_worker={envs // 2}",
                "--train_for_env_steps=1000000000", "--batch_size=1024", "--rollout=32", "--recurrence=32",
-               "--num_epochs=1", "--num_batches_per_epoch=1"]  # fmt: skip
+               "--num_epochs=1", "--num_batches_per_epoch=1", *options]  # fmt: skip
 
     def frames() -> int:
         found = re.findall(r"Total num frames: (\d+)", log.read_text() if log.exists() else "")
@@ -164,25 +169,23 @@ def main() -> None:
     parser.add_argument("--window-s", type=float, default=40.0)
     parser.add_argument("--run-in-s", type=float, default=15.0)
     parser.add_argument("--envs", type=int, default=16)
-    parser.add_argument("--only", choices=["roboloop", "sample-factory", "simulation"], action="append")
-    parser.add_argument("--lock-step", action="store_true", help="also measure our deterministic mode")
+    parser.add_argument("--only", choices=CONTENDERS, action="append")
     parser.add_argument("--out", type=Path)
     args, options = parser.parse_known_args()
-    free = ["--sample.groups", "4", "--sample.workers", "2", "--sample.free-running", "--algo.vtrace", *options]
-    locked = ["--sample.groups", "2", "--sample.workers", "2", "--algo.batch-envs", str(args.envs),
-              "--algo.rollout-steps", str(1024 // args.envs), *options]  # fmt: skip
+    sizes = args.task, args.envs, args.run_in_s, args.window_s
+    workers = ["--sample.workers", "2", *options]
     contenders: dict[str, Callable[[Path], dict[str, float]]] = {
-        "roboloop": lambda d: roboloop(args.task, args.envs, args.run_in_s, args.window_s, d, free),
-        "sample-factory": lambda d: sample_factory(args.task, args.envs, args.run_in_s, args.window_s, d),
+        "roboloop": lambda d: roboloop(*sizes, d, ["--sample.groups", "2", *workers]),
+        "roboloop-free-running": lambda d: roboloop(
+            *sizes, d, ["--sample.groups", "4", "--sample.free-running", "--algo.vtrace", *workers]
+        ),
+        "sample-factory": lambda d: sample_factory(*sizes, d, []),
+        "sample-factory-sync": lambda d: sample_factory(*sizes, d, ["--async_rl=False"]),
         "simulation": lambda d: simulation(args.task, args.envs, args.window_s / 4),
     }
-    if args.lock_step:
-        contenders["roboloop-lock-step"] = lambda d: roboloop(
-            args.task, args.envs, args.run_in_s, args.window_s, d, locked
-        )
     if not SF_PYTHON.exists():
         print("no .venv-sf: scripts/setup_peers.sh makes it", file=sys.stderr)
-        del contenders["sample-factory"]
+        contenders = {name: run for name, run in contenders.items() if not name.startswith("sample-factory")}
     rounds: dict[str, list[dict[str, float]]] = {n: [] for n in contenders if not args.only or n in args.only}
     for number in range(args.rounds):
         for name in rounds:
