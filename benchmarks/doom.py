@@ -73,13 +73,10 @@ def watch(
             time.sleep(0.2)
         time.sleep(run_in_s)
         # counters move in batches: begin and end on a change, so that no part of a batch is cut off
-        begin, begin_s = edge(frames)
-        memory = []
-        while time.monotonic() - begin_s < window_s:
-            memory.append(pss_gb(process.pid))
-            time.sleep(2.0)
-        end, end_s = edge(frames)
-        return {"fps": (end - begin) / (end_s - begin_s), "pss_gb": max(memory)}
+        begin, begin_s = edge(frames, process)
+        time.sleep(window_s)
+        end, end_s = edge(frames, process)
+        return {"fps": (end - begin) / (end_s - begin_s), "pss_gb": pss_gb(process.pid)}
     finally:
         family = children(process.pid)
         os.killpg(process.pid, signal.SIGINT)
@@ -93,10 +90,12 @@ def watch(
         process.wait()
 
 
-def edge(frames: Callable[[], int]) -> tuple[int, float]:
+def edge(frames: Callable[[], int], process: subprocess.Popen[bytes]) -> tuple[int, float]:
     """Wait for the counter's next change."""
     last = frames()
     while (now := frames()) == last:
+        if process.poll() is not None:
+            raise SystemExit(f"{process.args} ended in the middle of its window")
         time.sleep(0.02)
     return now, time.monotonic()
 
@@ -177,7 +176,7 @@ def main() -> None:
     contenders: dict[str, Callable[[Path], dict[str, float]]] = {
         "roboloop": lambda d: roboloop(*sizes, d, ["--sample.groups", "2", *workers]),
         "roboloop-free-running": lambda d: roboloop(
-            *sizes, d, ["--sample.groups", "4", "--sample.free-running", "--algo.vtrace", *workers]
+            *sizes, d, ["--sample.groups", "2", "--sample.free-running", "--algo.vtrace", *workers]
         ),
         "sample-factory": lambda d: sample_factory(*sizes, d, []),
         "sample-factory-sync": lambda d: sample_factory(*sizes, d, ["--async_rl=False"]),
