@@ -161,5 +161,6 @@ def bench(args: list[str]) -> int:
     if name not in names:
         raise ConfigError(f"unknown benchmark {args[0]!r}{nearest(args[0], names)}")
     sys.argv = [str(names[name]), *args[1:]]
+    sys.path.insert(0, str(directory))  # where benchmarks find what they share, as when they are run by themselves
     runpy.run_path(str(names[name]), run_name="__main__")
     return 0

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -137,6 +138,15 @@ def test_recipes_are_listed_and_all_are_valid():
 def test_scripted_experts_are_policies():
     done = roboloop("eval", "--expert", "metaworld/reach-v3", "--episodes", 2)
     assert "success 100%" in done.stdout, done.stderr
+
+
+DIRECTORY = Path(__file__).parents[2] / "benchmarks"
+BENCHMARKS = [p.stem.replace("_", "-") for p in DIRECTORY.glob("[!_]*.py")]
+
+
+@pytest.mark.parametrize("name", sorted(BENCHMARKS))
+def test_every_benchmark_says_what_it_measures(name):
+    assert "usage:" in roboloop("bench", name, "--help").stdout
 
 
 def test_envs_and_doctor_and_bench_answer():
