@@ -24,6 +24,8 @@ MODES = {
     "free, 2 learners": {"algo": {"processes": 2}, "sample": {"workers": 1, "free_running": True, "steps": 8}},
 }
 NUM_ENVS = 8
+ROLLOUT = NUM_ENVS * 8
+"""Steps of the largest rollout: what is timed must be whole ones."""
 
 
 def make(env_id: str, per_step: float, mode: str) -> Run:
@@ -71,7 +73,10 @@ def main() -> None:
     print("|" + "---|" * (len(MODES) + 3))
     for env, env_id in ENVS.items():
         for per_step in args.per_step:
-            contenders = [Contender(m, __file__, [env_id, str(per_step), m], 2, in_peers_venv=False) for m in MODES]
+            contenders = [
+                Contender(m, __file__, [env_id, str(per_step), m], 2, in_peers_venv=False, multiple=ROLLOUT)
+                for m in MODES
+            ]
             rates = interleave(contenders, args.blocks, args.block_s)
             median = {mode: statistics.median(values) for mode, values in rates.items()}
             best = {kind: max(v for m, v in median.items() if m.startswith(kind)) for kind in ("serial", "free")}

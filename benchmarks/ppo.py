@@ -22,20 +22,30 @@ NUM_ENVS, STEPS, EPOCHS, MINIBATCHES = 8, 128, 10, 4
 ITERATION = NUM_ENVS * STEPS
 
 
-def make_ours(env_id: str, workers: int) -> Run:
+MODES: dict[str, dict[str, Any]] = {
+    "roboloop": {},
+    "roboloop-2-workers": {"sample": {"groups": 2, "workers": 2}},
+    "roboloop-free-running": {
+        "sample": {"groups": 2, "workers": 2, "free_running": True},
+        "algo": {"vtrace": True, "batch_envs": NUM_ENVS, "shards": 1, "processes": 1},
+    },
+}
+
+
+def make_ours(env_id: str, mode: str) -> Run:
     """Our parts in our loop."""
     from roboloop.core.config import override
     from roboloop.run.build import build
     from roboloop.run.config import Experiment
 
     algo = {"name": "ppo", "rollout_steps": STEPS, "epochs": EPOCHS, "minibatches": MINIBATCHES}
-    sample = {"groups": max(workers, 1), "workers": workers}
-    cfg = override(Experiment(), {"env": {"id": env_id, "num_envs": NUM_ENVS}, "algo": algo, "sample": sample})
-    sampler, store, ppo, *_ = build(cfg)
+    cfg = override(Experiment(), {"env": {"id": env_id, "num_envs": NUM_ENVS}, "algo": algo})
+    sampler, store, ppo, *_ = build(override(cfg, MODES[mode]))
 
     def run(steps: int) -> None:
         for _ in range(steps // ITERATION):
-            store.add(sampler.collect(ppo.policy))
+            while not store.is_full:
+                store.add(sampler.collect(ppo.policy))
             ppo.update(store.sample())
 
     run(2 * ITERATION)
@@ -143,17 +153,21 @@ def make_cleanrl_style(env_id: str) -> Run:
 
 
 def measure(env: str, blocks: int, block_s: float) -> dict[str, Any]:
-    names = ["roboloop", "roboloop-2-workers", *(["sb3", "cleanrl-style"] if PEERS.exists() else [])]
+    names = [*MODES, *(["sb3", "cleanrl-style"] if PEERS.exists() else [])]
     contenders = [
         Contender(n, __file__, [n, ENVS[env]], 2, in_peers_venv=not n.startswith("roboloop"), multiple=ITERATION)
         for n in names
     ]
     rates = interleave(contenders, blocks, block_s)
-    ratio = {n: statistics.median(a / b for a, b in zip(rates["roboloop"], rates[n], strict=True)) for n in names[1:]}
+    ratios = {
+        f"{mode} / {peer}": statistics.median(a / b for a, b in zip(rates[mode], rates[peer], strict=True))
+        for mode in MODES
+        for peer in names[len(MODES) :]
+    }
     return {
         "env": env,
         "median": {n: statistics.median(v) for n, v in rates.items()},
-        "ours_over": ratio,
+        "ratios": ratios,
         "blocks": rates,
     }
 
@@ -169,12 +183,12 @@ def main() -> None:
     if args.serve:
         name, env_id = args.serve
         makers = {"sb3": make_sb3, "cleanrl-style": make_cleanrl_style}
-        serve(lambda: makers[name](env_id) if name in makers else make_ours(env_id, 2 * name.endswith("workers")))
+        serve(lambda: makers[name](env_id) if name in makers else make_ours(env_id, name))
         return
     results = [measure(env, args.blocks, args.block_s) for env in args.env or ENVS]
     for result in results:
-        rest = ", ".join(f"{n} {v:.0f} ({result['ours_over'].get(n, 1.0):.2f}x)" for n, v in result["median"].items())
-        print(f"{result['env']}, steps/s (in brackets: ours over it): {rest}")
+        print(f"{result['env']}, steps/s: " + ", ".join(f"{n} {v:.0f}" for n, v in result["median"].items()))
+        print("  " + ", ".join(f"{n} {v:.2f}x" for n, v in result["ratios"].items()))
     if args.out:
         args.out.write_text(json.dumps({"cpus": len(os.sched_getaffinity(0)), "results": results}, indent=1))
 
