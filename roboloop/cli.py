@@ -35,6 +35,12 @@ def _plot(args: list[str]) -> int:
     return plot(args)
 
 
+def _dataset(args: list[str]) -> int:
+    from roboloop.run.datasets import dataset
+
+    return dataset(args)
+
+
 def _recipes(args: list[str]) -> int:
     from roboloop.run.recipes import show
 
@@ -65,6 +71,7 @@ VERBS: dict[str, tuple[Verb, str]] = {
     "eval": (_eval, "evaluate a run's checkpoint on held-out goals, or a scripted expert"),
     "runs": (_runs, "list runs with state, steps, success, speed and ETA"),
     "plot": (_plot, "draw learning curves of one or more runs"),
+    "dataset": (_dataset, "look at, verify, repair, merge or filter recorded episodes"),
     "recipes": (_recipes, "list the recipes, or print one"),
     "envs": (_envs, "list environment ids"),
     "bench": (_bench, "run a benchmark of benchmarks/"),

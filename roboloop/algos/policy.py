@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from roboloop.core.errors import ConfigError
-from roboloop.core.state import dtype_from_data, dtype_to_data
+from roboloop.core.state import spec_from_data, spec_to_data
 from roboloop.core.types import Array, Decision, EnvSpec, State
 from roboloop.nets.flat import Layout, Views, clone
 from roboloop.nets.heads import LOG_STD_MAX, LOG_STD_MIN
@@ -185,22 +185,3 @@ def _tensor(value: Any) -> Tensor:
 def kind_of(policy: object) -> str:
     """Return where another process finds the class."""
     return f"{type(policy).__module__}:{type(policy).__qualname__}"
-
-
-def spec_to_data(spec: EnvSpec) -> dict[str, Any]:
-    """Return a spec as plain data that JSON can carry."""
-    return {
-        "obs_shape": list(spec.obs_shape),
-        "obs_dtype": dtype_to_data(spec.obs_dtype),
-        "action_low": list(spec.action_low),
-        "action_high": list(spec.action_high),
-        "max_episode_steps": spec.max_episode_steps,
-        "protocol": dict(spec.protocol),
-        "action_choices": list(spec.action_choices),
-    }
-
-
-def spec_from_data(data: dict[str, Any]) -> EnvSpec:
-    """Return the spec that ``spec_to_data`` described."""
-    tuples = {n: tuple(data[n]) for n in ("obs_shape", "action_low", "action_high", "action_choices")}
-    return EnvSpec(**{**data, **tuples, "obs_dtype": dtype_from_data(data["obs_dtype"])})

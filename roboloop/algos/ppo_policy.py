@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from roboloop.algos.config import PPOConfig
-from roboloop.algos.policy import ActionScale, kind_of, spec_from_data, spec_to_data
+from roboloop.algos.policy import ActionScale, kind_of
 from roboloop.core.config import override, to_dict
+from roboloop.core.state import spec_from_data, spec_to_data
 from roboloop.core.types import Array, Decision, EnvSpec, State
 from roboloop.nets.actions import ActionHead
 from roboloop.nets.actor_critic import ActorCritic, ActorCriticSpec, Inputs, Window

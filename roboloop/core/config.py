@@ -74,6 +74,8 @@ def _convert(value: Any, hint: Any, path: str) -> Any:
         return _convert(value, next(a for a in args if a is not type(None)), path)
     if origin is tuple and isinstance(value, (list, tuple)):
         return tuple(_convert(v, args[0], path) for v in value)
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, Mapping):
+        return override(hint(), value, f"{path}.")
     if origin is typing.Literal:
         if value in args:
             return value

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from roboloop.core.errors import DataError, DiskFull
+from roboloop.core.errors import DataError, DiskFull, RunExists
+
+RESUME = "the last good checkpoint is intact; free space, then --resume"
 
 
 @contextlib.contextmanager
-def disk_errors(what: str) -> Iterator[None]:
+def disk_errors(what: str, advice: str = RESUME) -> Iterator[None]:
     """Turn 'no space left' into a message that says what is safe and what to do."""
     try:
         yield
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        message = f"disk full while writing {what}: the last good checkpoint is intact; free space, then --resume"
-        raise DiskFull(message) from error
+        raise DiskFull(f"disk full while writing {what}: {advice}") from error
 
 
 def write_durable(path: Path, data: bytes) -> None:
@@ -38,6 +40,37 @@ def replace_atomic(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_bytes(data)
     os.replace(temporary, path)
+
+
+def take_lock(directory: Path, doing: str) -> IO[str]:
+    """Hold a directory's lock; the kernel drops it when the process dies, however it dies."""
+    lock = open(directory / "lock", "a+")  # noqa: SIM115 - held open as long as the directory is ours
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        owner = lock.read().strip() or "unknown"
+        lock.close()
+        raise RunExists(f"{directory} is {doing} process {owner}: nothing was changed") from None
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
+    return lock
+
+
+def append_durable(fd: int, size: int, *parts: bytes, sync: bool = True) -> int:
+    """Append to a file of ``size`` bytes and return its new size; where there is no room the file stays as it was."""
+    try:
+        for part in parts:
+            rest = memoryview(part)
+            while len(rest):
+                rest = rest[os.write(fd, rest) :]
+        if sync:
+            os.fsync(fd)
+    except OSError:
+        os.ftruncate(fd, size)
+        raise
+    return size + sum(map(len, parts))
 
 
 def sync_directory(path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from roboloop.core.types import Array, State
+from roboloop.core.types import Array, EnvSpec, State
 
 _TENSOR, _DTYPE = "__tensor__", "__dtype__"
 
@@ -58,6 +58,25 @@ def dtype_to_data(dtype: np.dtype[Any]) -> Any:
 def dtype_from_data(data: Any) -> np.dtype[Any]:
     """Return the dtype that ``dtype_to_data`` described."""
     return np.dtype(data if isinstance(data, str) else [(name, kind, tuple(shape)) for name, kind, shape in data])
+
+
+def spec_to_data(spec: EnvSpec) -> dict[str, Any]:
+    """Return a spec as plain data that JSON can carry."""
+    return {
+        "obs_shape": list(spec.obs_shape),
+        "obs_dtype": dtype_to_data(spec.obs_dtype),
+        "action_low": list(spec.action_low),
+        "action_high": list(spec.action_high),
+        "max_episode_steps": spec.max_episode_steps,
+        "protocol": dict(spec.protocol),
+        "action_choices": list(spec.action_choices),
+    }
+
+
+def spec_from_data(data: dict[str, Any]) -> EnvSpec:
+    """Return the spec that ``spec_to_data`` described."""
+    tuples = {n: tuple(data[n]) for n in ("obs_shape", "action_low", "action_high", "action_choices")}
+    return EnvSpec(**{**data, **tuples, "obs_dtype": dtype_from_data(data["obs_dtype"])})
 
 
 def equal(a: State, b: State) -> bool:

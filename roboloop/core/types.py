@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,6 +139,16 @@ class Batch(NamedTuple):
     discount: Array  # gamma^m, or zero where the world ended inside the window
 
 
+class WindowBatch(NamedTuple):
+    """B windows of up to K consecutive steps of one episode each, padded on the left."""
+
+    obs: Array  # [B, K, ...] in the spec's dtype
+    action: Array  # [B, K, A] float32; a choice is its number
+    return_to_go: Array  # [B, K] float32: undiscounted raw reward of this step and all that follow in the episode
+    t: Array  # [B, K] int32: step within the episode
+    mask: Array  # [B, K] bool: False where padded; what lies there means nothing
+
+
 class Decision(NamedTuple):
     """What a policy decided for B observations."""
 
@@ -161,6 +171,15 @@ class Policy(Protocol):
 
     def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
         """Decide for observations ``[B, ...]``; the caller zeroes an environment's memory when its episode begins."""
+        ...
+
+
+@runtime_checkable
+class RewardAware(Protocol):
+    """A policy that must know what its last action brought, such as one that is told how much return to reach."""
+
+    def feel(self, memory: Array, reward: Array) -> Array:
+        """Return the memory ``[B, M]`` after the raw rewards ``[B]`` of the step just taken."""
         ...
 
 
@@ -211,7 +230,7 @@ class Algorithm(Stateful, Protocol):
         ...
 
     def update(self, batch: Any) -> Metrics:
-        """Learn from what its store gives: a ``Batch`` of replayed transitions, or a ``Rollout`` that is used once."""
+        """Learn from what its store gives: a ``Batch`` of transitions, a ``Rollout``, or a ``WindowBatch``."""
         ...
 
     def close(self) -> None:

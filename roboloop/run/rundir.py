@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import platform
@@ -17,7 +16,7 @@ from typing import IO, Any
 
 from roboloop.core.config import override, read_file, to_dict
 from roboloop.core.errors import ConfigError, DataError, RunExists, nearest
-from roboloop.core.files import read_json, replace_atomic, sync_directory, write_durable
+from roboloop.core.files import read_json, replace_atomic, sync_directory, take_lock, write_durable
 from roboloop.envs.registry import task_name
 from roboloop.run.config import Experiment
 from roboloop.track.read import boot_id
@@ -37,6 +36,7 @@ class RunDir:
         self.journal = path / "journal"
         self.metrics = path / "metrics.jsonl"
         self.timing = path / "timing.jsonl"
+        self.dataset = path / "dataset"
 
     @staticmethod
     def free_path(config: Experiment) -> Path:
@@ -53,7 +53,7 @@ class RunDir:
         """Make a new run directory and hold it."""
         path = cls.free_path(config)
         path.mkdir(parents=True, exist_ok=True)
-        run = cls(path, config, _take_lock(path))
+        run = cls(path, config, take_lock(path, "running in"))
         write_durable(path / "meta.json", json.dumps(_meta(command), indent=1).encode())
         run.write_status("running", {"step": 0, "steps": config.steps})
         run.save_config(config)  # last: from here on it is a run
@@ -69,7 +69,7 @@ class RunDir:
             config = override(Experiment(), read_file(path / "config.yaml"))
         except ConfigError as error:
             raise DataError(f"run directory {path} cannot be read: {error}") from None
-        return cls(path, config, _take_lock(path) if write else None)
+        return cls(path, config, take_lock(path, "running in") if write else None)
 
     def save_config(self, config: Experiment) -> None:
         """Write the resolved config."""
@@ -125,28 +125,12 @@ def run_path(config: Experiment) -> Path:
     return Path(config.runs_dir) / config.experiment / task_name(config.env.id) / str(config.seed)
 
 
-def _take_lock(path: Path) -> IO[str]:
-    """Hold the run's lock; the kernel drops it when the process dies, however it dies."""
-    lock = open(path / "lock", "a+")  # noqa: SIM115 - held open as long as the run
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.seek(0)
-        owner = lock.read().strip() or "unknown"
-        lock.close()
-        raise RunExists(f"{path} is running in process {owner}: nothing was changed") from None
-    lock.truncate(0)
-    lock.write(str(os.getpid()))
-    lock.flush()
-    return lock
-
-
 def _exists_message(path: Path) -> str:
     state = read_json(path / "status.json").get("state", "unknown") if (path / "status.json").exists() else "unknown"
     if state == "done":
         return f"{path} is finished: use another --seed or --experiment, or --resume {path} --steps MORE to go on"
     try:
-        _take_lock(path).close()
+        take_lock(path, "running in").close()
     except RunExists as running:
         return str(running)
     return f"{path} exists and was interrupted: --resume {path} goes on from its last checkpoint"

@@ -100,3 +100,18 @@ def _stratified(
 
 def _tails(confidence: float) -> tuple[float, float]:
     return (1 - confidence) / 2, (1 + confidence) / 2
+
+
+def spearman(a: ArrayLike, b: ArrayLike) -> float:
+    """Return the rank correlation, ties sharing their mean rank; NaN where one side does not vary."""
+    rank_a, rank_b = (_ranks(np.asarray(values)) for values in (a, b))
+    spread = float(np.std(rank_a) * np.std(rank_b))
+    covariance = float(np.mean((rank_a - rank_a.mean()) * (rank_b - rank_b.mean())))
+    return covariance / spread if spread else float("nan")
+
+
+def _ranks(values: Floats) -> Floats:
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    mean_rank: Floats = last - (counts - 1) / 2
+    return mean_rank[inverse]

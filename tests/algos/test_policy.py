@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from roboloop.algos.config import PPOConfig, SACConfig
-from roboloop.algos.policy import ActorPolicy, UniformPolicy, policy_from_state, spec_from_data, spec_to_data
+from roboloop.algos.policy import ActorPolicy, UniformPolicy, policy_from_state
 from roboloop.algos.ppo import PPO
 from roboloop.algos.ppo import policy_from_state as ppo_policy_from_state
 from roboloop.algos.sac import SAC
+from roboloop.core.state import spec_from_data, spec_to_data
 from roboloop.core.types import Decision, EnvSpec, PortablePolicy
 from tests.algos.test_sac import SPEC, batches
 from tests.algos.toys import Anything, Player

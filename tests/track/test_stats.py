@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats as scipy_stats
 
-from roboloop.track.stats import bootstrap_band, bootstrap_interval, iqm, iqm_interval, mean, wilson_interval
+from roboloop.track.stats import bootstrap_band, bootstrap_interval, iqm, iqm_interval, mean, spearman, wilson_interval
 
 
 @pytest.mark.parametrize("confidence", [0.9, 0.95, 0.99])
@@ -75,3 +75,12 @@ def test_a_band_is_the_bootstrap_interval_at_each_point() -> None:
     for point in range(3):
         expected = bootstrap_interval(curves[:, point], statistic=iqm, resamples=20_000)
         assert (low[point], high[point]) == pytest.approx(expected, abs=0.05)
+
+
+def test_rank_correlation_agrees_with_scipy_where_there_are_ties() -> None:
+    rng = np.random.default_rng(0)
+    a = rng.integers(0, 6, 80)
+    b = a + rng.integers(0, 9, 80)
+    assert spearman(a, b) == pytest.approx(scipy_stats.spearmanr(a, b).statistic)
+    assert spearman([1, 2, 3], [10, 200, 3000]) == pytest.approx(1)
+    assert np.isnan(spearman([1, 2, 3], [5, 5, 5]))

@@ -1,0 +1,190 @@
+"""The reader of a dataset: a consistent view of the live episodes, also while a writer adds, evicts and moves them."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from roboloop.core.errors import DataError, nearest
+from roboloop.core.types import Array
+from roboloop.data.codec import codec_of
+from roboloop.data.episodes import COLUMNS, Episode, Schema
+from roboloop.data.index import INDEX, SCHEMA, Catalog, Entry, damaged_line, read_schema, scan, shard_path
+
+_MAX_OPEN_SHARDS = 512
+_ATTEMPTS = 20
+
+
+class Dataset:
+    """Episodes by row; rows change only by ``refresh``. Never writes, and many may read at once."""
+
+    def __init__(self, directory: Path, schema: Schema) -> None:
+        self.directory = directory
+        self.schema = schema
+        self.table: dict[str, Array] = {}
+        """One row per live episode: the fields of ``Facts``, ``id`` and ``bytes``."""
+        self._codec = codec_of(schema.codec)
+        self._catalog = Catalog()
+        self._entries: list[Entry] = []
+        self._index_fd, self._index_bytes = -1, 0
+        self._shards = _OpenShards(directory)
+
+    @classmethod
+    def open(cls, directory: Path) -> Dataset:
+        """Open a dataset, finished or still growing."""
+        if not (directory / SCHEMA).is_file() and directory.parent.is_dir():
+            siblings = [str(path.parent) for path in directory.parent.glob(f"*/{SCHEMA}")]
+            raise DataError(f"{directory} is not a dataset{nearest(str(directory), siblings)}")
+        dataset = cls(directory, read_schema(directory))
+        dataset.refresh()
+        return dataset
+
+    def refresh(self) -> bool:
+        """Take up what was committed and evicted since the last time; say whether there was anything."""
+        changed = False
+        for _ in range(_ATTEMPTS):
+            more = self._read_index()
+            changed = changed or more
+            complete = self._shards.keep({entry.shard for entry in self._catalog.entries.values()})
+            # a shard that has gone was evicted or moved meanwhile, and the index says so by now; else it is damage
+            if complete or not (more or self._index_grew()):
+                break
+        self._entries = list(self._catalog.entries.values())
+        self.table = self._catalog.columns()
+        return changed
+
+    def _read_index(self) -> bool:
+        """Apply new lines; an index that was written anew is read from its beginning."""
+        path = self.directory / INDEX
+        if not path.exists():
+            return False
+        if self._index_fd < 0 or os.fstat(self._index_fd).st_ino != path.stat().st_ino:
+            # held open, so that the file system cannot give its number to the next one
+            fd, self._index_fd = self._index_fd, os.open(path, os.O_RDONLY)
+            if fd >= 0:
+                os.close(fd)
+            self._catalog, self._index_bytes = Catalog(), 0
+        size = os.fstat(self._index_fd).st_size
+        found = scan(os.pread(self._index_fd, max(0, size - self._index_bytes), self._index_bytes))
+        if found.damaged:
+            raise DataError(damaged_line(self.directory, found.damaged[0] + self._catalog.num_records))
+        self._index_bytes += found.size
+        self._catalog.apply(found.records)
+        return bool(found.records)
+
+    def _index_grew(self) -> bool:
+        now = (self.directory / INDEX).stat()
+        return now.st_ino != os.fstat(self._index_fd).st_ino or now.st_size > self._index_bytes
+
+    def __len__(self) -> int:
+        """Live episodes."""
+        return len(self._entries)
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of all live episodes."""
+        return int(self.table["length"].sum())
+
+    @property
+    def notes(self) -> list[dict[str, object]]:
+        """What the writer noted about itself."""
+        return list(self._catalog.notes)
+
+    def entry(self, row: int) -> Entry:
+        """Return where an episode is and what is known of it."""
+        return self._entries[row]
+
+    def episode(self, row: int) -> Episode:
+        """Return one whole episode; damage raises DataError."""
+        entry = self._entries[row]
+        parts = self.parts(row)
+        obs = np.empty(self.schema.shape("obs", entry.facts.length), self.schema.spec.obs_dtype)
+        rows = self.schema.chunk_rows
+        for chunk, data in enumerate(parts[1:]):
+            self._decode(entry, data, [obs[chunk * rows : (chunk + 1) * rows]])
+        return Episode(obs, **self._columns(entry, parts[0]))
+
+    def columns(self, row: int) -> dict[str, Array]:
+        """Return all of an episode but its observations."""
+        entry = self._entries[row]
+        return self._columns(entry, self._read(entry, 0, 1)[0])
+
+    def read_chunk(self, entry: Entry, chunk: int, out: Array) -> None:
+        """Decode one chunk of an episode's observations into ``out``, which has as many rows; threads may share us."""
+        self._decode(entry, self._read(entry, 1 + chunk, 2 + chunk)[0], [out])
+
+    def parts(self, row: int) -> list[bytes]:
+        """Return an episode's bytes as they are stored: small columns, then chunks of observations."""
+        entry = self._entries[row]
+        if len(entry.parts) != 1 + self.schema.num_chunks(entry.facts.length):
+            raise self._damage(entry, f"{len(entry.parts) - 1} chunks cannot hold {entry.facts.length} steps")
+        return self._read(entry, 0, len(entry.parts))
+
+    def _columns(self, entry: Entry, data: bytes) -> dict[str, Array]:
+        shape = self.schema.shape
+        columns = {name: np.empty(shape(name, entry.facts.length), dtype) for name, dtype in COLUMNS.items()}
+        self._decode(entry, data, list(columns.values()))
+        return columns
+
+    def _read(self, entry: Entry, first: int, last: int) -> list[bytes]:
+        """Return some parts of an episode, with their checksums verified."""
+        sizes = entry.parts[:, 0]
+        begin, size = entry.offset + int(sizes[:first].sum()), int(sizes[first:last].sum())
+        try:
+            data = self._shards.read(entry.shard, size, begin)
+        except FileNotFoundError:
+            raise self._damage(entry, f"{shard_path(self.directory, entry.shard).name} is missing") from None
+        parts = []
+        for part in range(first, last):
+            piece, data = data[: sizes[part]], data[sizes[part] :]
+            if len(piece) != sizes[part] or zlib.crc32(piece) != entry.parts[part, 1]:
+                what = f"chunk {part - 1}" if part else "its columns"
+                raise self._damage(entry, f"the checksum of {what} differs")
+            parts.append(piece)
+        return parts
+
+    def _decode(self, entry: Entry, data: bytes, out: list[Array]) -> None:
+        try:
+            self._codec.decode(data, out)
+        except ValueError as error:
+            raise self._damage(entry, str(error)) from None
+
+    def _damage(self, entry: Entry, what: str) -> DataError:
+        return DataError(f"dataset {self.directory}: episode {entry.id} is damaged: {what}")
+
+    def close(self) -> None:
+        """Let go of all files."""
+        self._shards.keep(set())
+        if self._index_fd >= 0:
+            os.close(self._index_fd)
+            self._index_fd = -1
+
+
+class _OpenShards:
+    """Holds the shards of a view open: what a writer unlinks meanwhile can be read on."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._fds: dict[int, int] = {}
+
+    def keep(self, shards: set[int]) -> bool:
+        """Hold these and no others; say whether all of them are there."""
+        for shard in self._fds.keys() - shards:
+            os.close(self._fds.pop(shard))
+        # beyond the limit a shard is opened for each read, and may then have been evicted
+        for shard in sorted(shards - self._fds.keys())[: max(0, _MAX_OPEN_SHARDS - len(self._fds))]:
+            try:
+                self._fds[shard] = os.open(shard_path(self._directory, shard), os.O_RDONLY)
+            except FileNotFoundError:
+                return False
+        return True
+
+    def read(self, shard: int, size: int, offset: int) -> bytes:
+        """Return some bytes of a shard."""
+        if shard in self._fds:
+            return os.pread(self._fds[shard], size, offset)
+        with open(shard_path(self._directory, shard), "rb") as file:
+            return os.pread(file.fileno(), size, offset)

@@ -1,0 +1,228 @@
+"""The verb ``dataset``: look at, verify, mend, join and thin out what was recorded."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from roboloop.core.errors import ConfigError, DataError, nearest
+from roboloop.core.options import Options
+from roboloop.core.types import Array
+from roboloop.data.dataset import Dataset
+from roboloop.data.episodes import Schema
+from roboloop.data.index import SCHEMA
+from roboloop.data.store import StoreWriter, drop_damaged_lines
+from roboloop.data.verify import faults
+from roboloop.track.stats import spearman
+from roboloop.track.terminal import count, number
+
+_COMMIT_EPISODES = 64
+_BARS, _BAR_WIDTH = 10, 40
+_SHEET = (6, 8)  # rows and columns of pictures
+
+
+def dataset(args: list[str]) -> int:
+    """Run one of the verbs on datasets."""
+    if not args or args[0] in ("-h", "--help"):
+        print("usage: roboloop dataset VERB DIR [...]\n")
+        print("\n".join(f"  {name:<7} {about}" for name, (_, about) in VERBS.items()))
+        return 0
+    if args[0] not in VERBS:
+        raise ConfigError(f"unknown verb 'dataset {args[0]}'{nearest(args[0], VERBS)}")
+    return VERBS[args[0]][0](args[1:])
+
+
+def info(args: list[str]) -> int:
+    """Say what is in a dataset."""
+    options = _options("info")
+    options.add_argument("--sheet", type=Path, metavar="FILE.png", help="write pictures of some steps")
+    known = options.parse_args(args)
+    data = Dataset.open(known.directory)
+    print("\n".join(_about(data)))
+    if known.sheet:
+        print(f"sheet: {_write_sheet(data, known.sheet)}")
+    return 0
+
+
+def _about(data: Dataset) -> Iterable[str]:
+    spec, table = data.schema.spec, data.table
+    size = sum(path.stat().st_size for path in data.directory.rglob("*") if path.is_file())
+    per_step = f", {size / data.num_steps:.0f} bytes/step" if data.num_steps else ""
+    yield f"{data.directory}: {data.schema.env_id}, {len(data)} episodes, {data.num_steps} steps"
+    yield f"disk      {count(size)}B{per_step}, codec {data.schema.codec}"
+    shape = "x".join(map(str, spec.obs_shape)) or "record"
+    fields = f" of {', '.join(spec.obs_dtype.names)}" if spec.obs_dtype.names else f" {spec.obs_dtype}"
+    yield f"contents  observations {shape}{fields}; actions {spec.action_dim}, choices {list(spec.action_choices)}"
+    if not len(data):
+        return
+    returns, versions = table["episode_return"], table["version_last"]
+    for task in sorted(set(table["task"])):
+        of_task = table["task"] == task
+        mean = number(returns[of_task].mean())
+        yield f"task      {task}: {of_task.sum()} episodes, {table['length'][of_task].sum()} steps, mean return {mean}"
+    points = np.quantile(returns, (0, 0.1, 0.5, 0.9, 1))
+    labels = ("min", "p10", "p50", "p90", "max")
+    yield "return    " + "  ".join(f"{n} {number(v)}" for n, v in zip(labels, points, strict=True))
+    yield from _histogram(returns)
+    yield f"versions  {table['version_first'].min()} to {versions.max()}"
+    yield f"order     Spearman correlation of policy version and return {number(spearman(versions, returns))}"
+    known = table["success"][~np.isnan(table["success"])]
+    yield f"success   {f'{known.mean():.0%} of {len(known)} episodes' if len(known) else 'not said'}"
+    for note in data.notes:
+        yield f"note      {json.dumps(note)}"
+
+
+def _histogram(values: Array) -> Iterable[str]:
+    counts, edges = np.histogram(values, bins=_BARS)
+    for size, low, high in zip(counts, edges[:-1], edges[1:], strict=True):
+        bar = "#" * -(-int(size) * _BAR_WIDTH // int(counts.max()))
+        yield f"  {number(low):>8} to {number(high):>8}  {bar:<{_BAR_WIDTH}}  {size}"
+
+
+def _write_sheet(data: Dataset, path: Path) -> Path:
+    from roboloop.track.sheet import write_sheet
+
+    wanted = _SHEET[0] * _SHEET[1]
+    rows = np.unique(np.linspace(0, len(data) - 1, wanted).astype(int)) if len(data) else np.zeros(0, int)
+    pictures: list[Array] = []
+    for row in rows.tolist():
+        obs = _pictures(data.schema, data.episode(row).obs)
+        share = -(-wanted // len(rows))
+        pictures += list(obs[np.linspace(0, len(obs) - 1, share).astype(int)])
+    return write_sheet(pictures[:wanted], path, _SHEET[1])
+
+
+def _pictures(schema: Schema, obs: Array) -> Array:
+    """Return the first field of observations that is a picture, ``[N, C, H, W]``."""
+    fields = [obs] if obs.dtype.names is None else [obs[name] for name in obs.dtype.names]
+    found = [f for f in fields if f.dtype == np.uint8 and f.ndim == 4]
+    if not found:
+        raise DataError(f"the observations of {schema.env_id} are not pictures: there is no sheet to draw")
+    return found[0]
+
+
+def verify(args: list[str]) -> int:
+    """Read every byte; damage is one line and exit code 2."""
+    known = _options("verify").parse_args(args)
+    data = Dataset.open(known.directory)
+    found = list(faults(data))
+    if found:
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        advice = f"roboloop dataset repair {known.directory} drops what is damaged"
+        raise DataError(f"{known.directory} is damaged: episode {found[0].id}: {found[0].what}{more}; {advice}")
+    print(f"{known.directory}: {len(data)} episodes, {data.num_steps} steps, all sound")
+    return 0
+
+
+def repair(args: list[str]) -> int:
+    """Drop what is damaged and say what that was."""
+    known = _options("repair").parse_args(args)
+    if not (known.directory / SCHEMA).exists():
+        raise DataError(f"{known.directory} is not a dataset")
+    for line in drop_damaged_lines(known.directory):
+        print(f"dropped index line {line}")
+    data = Dataset.open(known.directory)
+    with StoreWriter(known.directory, data.schema) as writer:
+        data.refresh()
+        found = list(faults(data))
+        for fault in found:
+            print(f"dropped episode {fault.id}: {fault.what}")
+        writer.evict([fault.id for fault in found])
+    data.refresh()
+    print(f"{known.directory}: {len(data)} episodes, {data.num_steps} steps, all sound")
+    return 0
+
+
+def merge(args: list[str]) -> int:
+    """Write the episodes of several datasets into a new one."""
+    options = Options(prog="roboloop dataset merge", allow_abbrev=False)
+    options.add_argument("out", type=Path)
+    options.add_argument("directories", nargs="+", type=Path, metavar="DIR")
+    known = options.parse_args(args)
+    sources = [Dataset.open(directory) for directory in known.directories]
+    first = sources[0].schema
+    for source in sources[1:]:
+        # how they are compressed may differ: such episodes are decoded and encoded anew
+        alike = dataclasses.replace(source.schema, codec=first.codec, chunk_rows=first.chunk_rows)
+        difference = alike.difference(first)
+        if difference:
+            raise DataError(f"{source.directory} does not fit to {sources[0].directory}: its {difference}")
+    return _write(known.out, [(source, np.arange(len(source))) for source in sources])
+
+
+def filter_(args: list[str]) -> int:
+    """Write some of a dataset's episodes into a new one."""
+    options = _options("filter")
+    options.add_argument("out", type=Path)
+    options.add_argument("--min-return", type=float, metavar="X")
+    options.add_argument("--success-only", action="store_true")
+    options.add_argument("--task")
+    options.add_argument("--top-percent", type=float, metavar="P", help="of the episodes that are left, by return")
+    options.add_argument("--every", type=int, default=1, metavar="K", help="keep one in K of those that are left")
+    known = options.parse_args(args)
+    if known.every < 1:
+        raise ConfigError(f"--every must be at least 1, not {known.every}")
+    if known.top_percent is not None and not 0 < known.top_percent <= 100:
+        raise ConfigError(f"--top-percent must be above 0 and at most 100, not {known.top_percent:g}")
+    data = Dataset.open(known.directory)
+    table, keep = data.table, np.ones(len(data), bool)
+    if known.task is not None:
+        tasks = sorted(set(table["task"]))
+        if known.task not in tasks:
+            raise ConfigError(f"{known.directory} has no task {known.task!r}{nearest(known.task, tasks)}")
+        keep &= table["task"] == known.task
+    if known.success_only:
+        keep &= table["success"] > 0
+    if known.min_return is not None:
+        keep &= table["episode_return"] >= known.min_return
+    rows = np.flatnonzero(keep)
+    if known.top_percent is not None:
+        best_first = rows[np.argsort(-table["episode_return"][rows], kind="stable")]
+        rows = np.sort(best_first[: int(np.ceil(len(rows) * known.top_percent / 100))])
+    return _write(known.out, [(data, rows[:: known.every])])
+
+
+def _write(out: Path, sources: list[tuple[Dataset, Array]]) -> int:
+    """Copy episodes into a new dataset."""
+    if (out / SCHEMA).exists():
+        raise DataError(f"{out} is already a dataset: nothing was changed")
+    if not sum(len(rows) for _, rows in sources):
+        raise DataError(f"no episode is left: {out} was not written")
+    schema = sources[0][0].schema
+    with StoreWriter(out, schema) as writer:
+        for data, rows in sources:
+            writer.note({"copied_from": str(data.directory), "episodes": len(rows), "source": data.schema.source})
+            for done, row in enumerate(rows.tolist(), 1):
+                _copy(data, row, writer)
+                if done % _COMMIT_EPISODES == 0:
+                    writer.commit()
+    written = Dataset.open(out)
+    print(f"{out}: {len(written)} episodes, {written.num_steps} steps")
+    return 0
+
+
+def _copy(data: Dataset, row: int, writer: StoreWriter) -> None:
+    facts = data.entry(row).facts
+    if (data.schema.codec, data.schema.chunk_rows) == (writer.schema.codec, writer.schema.chunk_rows):
+        writer.adopt(data.parts(row), facts)
+    else:
+        writer.append(data.episode(row), facts)
+
+
+def _options(verb: str) -> Options:
+    options = Options(prog=f"roboloop dataset {verb}", allow_abbrev=False)
+    options.add_argument("directory", type=Path, metavar="DIR")
+    return options
+
+
+VERBS: dict[str, tuple[Callable[[list[str]], int], str]] = {
+    "info": (info, "DIR: what is in it; --sheet FILE.png shows pictures"),
+    "verify": (verify, "DIR: read every byte, exit code 2 if anything is damaged"),
+    "repair": (repair, "DIR: drop what is damaged"),
+    "merge": (merge, "OUT DIR...: join datasets of the same environment"),
+    "filter": (filter_, "DIR OUT: keep some episodes, by return, success, task, or one in K"),
+}
