@@ -153,10 +153,8 @@ class PPOConfig:
         above_zero(self, "lr", "clip", "initial_std", "target_kl", "vtrace_rho", "vtrace_c")
         within_one(self, "gamma", "gae_lambda")
         not_negative(self, "value_coef", "entropy_coef", "kl_uniform_coef", "max_grad_norm", "max_policy_lag")
-        for name in ("hidden", "conv_channels", "conv_kernels", "conv_strides"):
-            has_layers(self, name)
-        if not len(self.conv_channels) == len(self.conv_kernels) == len(self.conv_strides):
-            raise ConfigError("conv_channels, conv_kernels and conv_strides must be equally long")
+        has_layers(self, "hidden")
+        check_convs(self)
         if self.value_clip is not None and self.value_clip <= 0:
             raise ConfigError(f"value_clip must be above 0 or none, not {self.value_clip}")
         if self.batch_envs is not None and self.batch_envs < 1:
@@ -170,6 +168,114 @@ class PPOConfig:
         if units % (self.minibatches * self.shards):
             parts = f"{self.minibatches} minibatches of {self.shards} shards"
             raise ConfigError(f"{units} {what} do not fall into {parts}: change algo.minibatches or algo.shards")
+
+
+@dataclass(frozen=True)
+class DTConfig:
+    """Decision Transformer, arXiv:2106.01345: actions from what happened and the return that is to come."""
+
+    name: Literal["dt"] = "dt"
+    """Which algorithm this section configures."""
+    context: int = 20
+    """Steps that the transformer sees, of which each is three tokens: return to go, state and action."""
+    width: int = 128
+    """Numbers per token."""
+    layers: int = 3
+    """Blocks of attention and dense layers."""
+    heads: int = 1
+    """Parts into which attention splits a token."""
+    dropout: float = 0.1
+    """Fraction of numbers dropped while learning, in steps of 1/256."""
+    max_timestep: int = 4096
+    """Steps of an episode that have an embedding of their own, at most; later ones share the last."""
+    conv_channels: tuple[int, ...] = (32, 64, 128)
+    """Channels of the convolutions that read pictures."""
+    conv_kernels: tuple[int, ...] = (8, 4, 3)
+    """Their window sizes, in pixels."""
+    conv_strides: tuple[int, ...] = (4, 2, 2)
+    """Their strides, in pixels; where one divides the first window, pictures are read in blocks, which is faster."""
+    conv_features: int = 512
+    """Width of the layer that follows the convolutions."""
+    batch_size: int = 64
+    """Windows per update."""
+    lr: float = 1e-4
+    """AdamW step size after the warm-up."""
+    weight_decay: float = 1e-4
+    """AdamW pull of every weight towards zero, in step sizes."""
+    warmup_updates: int = 1000
+    """Updates over which the step size grows linearly from zero; the paper's 10 000 are a tenth of its training."""
+    max_grad_norm: float = 0.25
+    """Longest gradient; 0 is not limited."""
+    shards: int = 2
+    """Parts of a batch whose gradients are summed in fixed order: part of the maths, not of the resources."""
+    processes: int = 2
+    """Processes that compute shards, at most one per core: never changes a bit of the result."""
+
+    def check(self) -> None:
+        """Raise ConfigError where values are impossible or contradict each other."""
+        at_least_one(self, "width", "layers", "heads", "max_timestep")
+        check_imitation(self)
+        if not 0 <= self.dropout < 1:
+            raise ConfigError(f"dropout must lie in [0, 1), not {self.dropout}")
+        if self.width % self.heads:
+            raise ConfigError(f"width {self.width} does not split into {self.heads} equal heads")
+
+
+@dataclass(frozen=True)
+class BCConfig:
+    """Behaviour cloning: the action of each step from its observation alone."""
+
+    name: Literal["bc"] = "bc"
+    """Which algorithm this section configures."""
+    context: int = 1
+    """Steps per window; all of them are learned from, each by itself."""
+    hidden: tuple[int, ...] = (256, 256)
+    """Widths of the hidden layers."""
+    conv_channels: tuple[int, ...] = (32, 64, 128)
+    """Channels of the convolutions that read pictures."""
+    conv_kernels: tuple[int, ...] = (8, 4, 3)
+    """Their window sizes, in pixels."""
+    conv_strides: tuple[int, ...] = (4, 2, 2)
+    """Their strides, in pixels; where one divides the first window, pictures are read in blocks, which is faster."""
+    conv_features: int = 512
+    """Width of the layer that follows the convolutions."""
+    batch_size: int = 256
+    """Windows per update."""
+    lr: float = 3e-4
+    """AdamW step size after the warm-up."""
+    weight_decay: float = 1e-4
+    """AdamW pull of every weight towards zero, in step sizes."""
+    warmup_updates: int = 0
+    """Updates over which the step size grows linearly from zero."""
+    max_grad_norm: float = 0.0
+    """Longest gradient; 0 is not limited."""
+    shards: int = 2
+    """Parts of a batch whose gradients are summed in fixed order: part of the maths, not of the resources."""
+    processes: int = 2
+    """Processes that compute shards, at most one per core: never changes a bit of the result."""
+
+    def check(self) -> None:
+        """Raise ConfigError where values are impossible or contradict each other."""
+        check_imitation(self)
+        has_layers(self, "hidden")
+
+
+def check_imitation(config: DTConfig | BCConfig) -> None:
+    """Refuse what neither of the two can use."""
+    at_least_one(config, "context", "batch_size", "shards", "processes", "conv_features")
+    above_zero(config, "lr")
+    not_negative(config, "weight_decay", "warmup_updates", "max_grad_norm")
+    check_convs(config)
+    if config.batch_size % config.shards:
+        raise ConfigError(f"batch_size {config.batch_size} does not split into {config.shards} equal shards")
+
+
+def check_convs(config: DTConfig | BCConfig | PPOConfig) -> None:
+    """Refuse convolutions that are not equally many everywhere."""
+    for name in ("conv_channels", "conv_kernels", "conv_strides"):
+        has_layers(config, name)
+    if not len(config.conv_channels) == len(config.conv_kernels) == len(config.conv_strides):
+        raise ConfigError("conv_channels, conv_kernels and conv_strides must be equally long")
 
 
 def at_least_one(config: Any, *names: str) -> None:

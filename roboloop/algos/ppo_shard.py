@@ -22,7 +22,7 @@ from roboloop.algos.ppo_policy import PPOModel
 from roboloop.algos.returns import Ends, vtrace
 from roboloop.algos.shards import stretch, sum_in_order
 from roboloop.nets.actor_critic import Inputs, Window
-from roboloop.nets.flat import ALIGN, Layout, Views
+from roboloop.nets.flat import ALIGN, BYTES, Layout, Views, bytes_of
 
 FACTS = ("old_log_prob", "old_value", "weight", "advantage", "target", "reward", "is_end", "end_value")
 """What is known of each row beside observation and action; one matrix, since gathering is paid per array."""
@@ -30,7 +30,6 @@ METRICS = ("policy_loss", "approx_kl", "clip_fraction", "value_loss", "entropy")
 ADAM_EPS = 1e-5
 """Of the original implementation: with 1e-8, weights whose gradients are tiny move as far as all others."""
 NORM_EPS = 1e-6
-BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -209,8 +208,3 @@ class PPOShard:
             self._grad.mul_(limit / (norm + NORM_EPS))
         self._adam.lr = float(self._mem["lr"])
         self._adam.update(self._grad)
-
-
-def bytes_of(floats: Tensor, rows: int, width: int) -> Tensor:
-    """Return shared memory as rows of bytes."""
-    return floats.view(torch.uint8)[: rows * width].view(rows, width)

@@ -97,11 +97,11 @@ class Choices:
 
     def log_prob(self, params: Tensor, action: Tensor, mask: Tensor | None) -> Tensor:
         """Return the sum of the chosen logarithms."""
-        return self._log_p(params, mask).gather(1, self._chosen(action)).sum(1)
+        return self._log_p(params, mask).gather(1, self.chosen(action)).sum(1)
 
     def density(self, params: Tensor, action: Tensor, mask: Tensor | None) -> Density:
         """Return log-probability, entropy and divergence from uniform over what is possible."""
-        log_p, chosen, uniform = self._log_p(params, mask), self._chosen(action), self._uniform_of(params, mask)
+        log_p, chosen, uniform = self._log_p(params, mask), self.chosen(action), self._uniform_of(params, mask)
         entropies = -self._sums(log_p.exp() * log_p)
         # KL(pi || u) = sum p log p - sum u log u, since u is the same for all that is possible; KL(u || pi) likewise
         gap = (uniform * log_p).sum(1)
@@ -141,7 +141,7 @@ class Choices:
     def _largest(self, scores: Tensor) -> Tensor:
         return torch.stack([scores[:, part].argmax(1) for part in self._slices], dim=1).to(scores.dtype)
 
-    def _chosen(self, action: Tensor) -> Tensor:
+    def chosen(self, action: Tensor) -> Tensor:
         """Return where among the logits each row's choices lie."""
         return action.to(torch.int64) + self._starts.to(action.device)
 

@@ -14,6 +14,8 @@ Views: TypeAlias = dict[str, Tensor]
 
 ALIGN = 16
 """Floats per 64-byte cache line: views start on one, since BLAS results may depend on alignment."""
+BYTES = 4
+"""Per float32."""
 
 
 def aligned(size: int) -> int:
@@ -71,3 +73,8 @@ def under(prefix: str, views: Views) -> Views:
     """Return the views whose names start with ``prefix.``, without it."""
     cut = len(prefix) + 1
     return {name[cut:]: view for name, view in views.items() if name.startswith(prefix + ".")}
+
+
+def bytes_of(floats: Tensor, rows: int, width: int) -> Tensor:
+    """Return memory of floats as rows of bytes."""
+    return floats.view(torch.uint8)[: rows * width].view(rows, width)

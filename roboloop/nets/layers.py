@@ -67,18 +67,27 @@ class Linear:
 
     def backward(self, dy: Tensor, need_dx: bool) -> Tensor | None:
         """Write dW = x^T dy and db = sum of dy; return dx = dy W^T. ``dy`` may cover only the first rows."""
-        rows = dy.shape[0]
-        if self._grads is not None:
-            dw, db = self._grads
-            x = self._x if rows == self._x.shape[0] else self._x[:rows]
-            if self._long_inputs:
-                torch.mm(dy.t(), x, out=dw)
-            else:
-                torch.mm(x.t(), dy, out=dw)
-            torch.sum(dy, 0, out=db)
+        self._learn(dy)
         if not need_dx:
             return None
-        return torch.mm(dy, self._w_t, out=self._scratch.take(self._name, rows, self._w.shape[0]))
+        return torch.mm(dy, self._w_t, out=self._scratch.take(self._name, dy.shape[0], self._w.shape[0]))
+
+    def backward_onto(self, dy: Tensor, dx: Tensor) -> None:
+        """Write dW and db, and add the input gradient to ``dx``."""
+        self._learn(dy)
+        dx.addmm_(dy, self._w_t)
+
+    def _learn(self, dy: Tensor) -> None:
+        if self._grads is None:
+            return
+        dw, db = self._grads
+        rows = dy.shape[0]
+        x = self._x if rows == self._x.shape[0] else self._x[:rows]
+        if self._long_inputs:
+            torch.mm(dy.t(), x, out=dw)
+        else:
+            torch.mm(x.t(), dy, out=dw)
+        torch.sum(dy, 0, out=db)
 
     def backward_inputs_from(self, dy: Tensor, column: int) -> Tensor:
         """Return the gradient of the input columns from ``column`` on, and nothing else."""

@@ -100,12 +100,12 @@ class MLP:
             x = layer.forward(x)
         return x
 
-    def backward(self, dy: Tensor) -> None:
-        """Write the gradient of every weight; ``dy`` may cover only the first rows of the forward pass."""
-        self._first.backward(self._back_to_first(dy), need_dx=False)
+    def backward(self, dy: Tensor, need_dx: bool = False) -> Tensor | None:
+        """Write the gradient of every weight, return the inputs' where asked; ``dy`` may cover only the first rows."""
+        return self._first.backward(self._back_to_first(dy), need_dx)
 
     def backward_inputs_from(self, dy: Tensor, column: int) -> Tensor:
-        """Return the gradient of the input columns from ``column`` on."""
+        """Return the gradient of the input columns from ``column`` on, and write none."""
         return self._first.backward_inputs_from(self._back_to_first(dy), column)
 
     def _back_to_first(self, dy: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import numpy as np
 
 from roboloop.core.errors import DataError
 from roboloop.core.rng import derive, stream
-from roboloop.core.types import Array, Env, Policy
+from roboloop.core.types import Array, Env, Policy, RewardAware
 from roboloop.sample.stack import FrameStack
 from roboloop.track.read import read_jsonl
 from roboloop.track.stats import bootstrap_interval, wilson_interval
@@ -100,18 +100,24 @@ class Evaluator:
             stack.reset(lane, self._envs[lane].reset(plan.episode_seed(episode)))
         while running:
             action, memory, *_ = policy.act(stack.stacked, memory, False, rng)
+            raw_reward = np.zeros(self._lanes, np.float32)
             for lane, episode in list(running.items()):
-                if self._step(lane, action[lane], stack, tally[lane]):
+                raw_reward[lane], ended = self._step(lane, action[lane], stack, tally[lane])
+                if ended:
                     del running[lane]
                     yield {"episode": episode, "seed": plan.episode_seed(episode), **_plain(tally[lane])}
+            if isinstance(policy, RewardAware):
+                memory = policy.feel(memory, raw_reward)
 
-    def _step(self, lane: int, action: Array, stack: FrameStack, tally: dict[str, float]) -> bool:
+    def _step(self, lane: int, action: Array, stack: FrameStack, tally: dict[str, float]) -> tuple[float, bool]:
+        """Return the env's own reward, and whether the episode has ended."""
         obs, reward, terminated, truncated, info = self._envs[lane].step(action)
         stack.push(lane, obs)
-        tally["return"] += info.get("raw_reward", reward)
+        raw_reward = float(info.get("raw_reward", reward))
+        tally["return"] += raw_reward
         tally["length"] += 1
         tally["success"] = float(np.fmax(tally["success"], info.get("success", math.nan)))
-        return terminated or truncated
+        return raw_reward, terminated or truncated
 
     def close(self) -> None:
         """Close the simulators."""

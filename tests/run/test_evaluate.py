@@ -77,6 +77,24 @@ def test_a_summary_by_hand():
     assert summary.return_low < 4.0 < summary.return_high
 
 
+class Listening(Lazy):
+    """Adds up the rewards it is told of, in its memory."""
+
+    memory_size = 1
+
+    def feel(self, memory, reward):
+        self.gathered = memory + reward[:, None]
+        return self.gathered
+
+
+def test_a_policy_that_listens_is_told_every_reward_of_its_own_episode(evaluator, tmp_path):
+    policy = Listening()
+    evaluator.run(policy, Plan(3, 0, TEST), tmp_path / "r.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()[1:]]
+    wanted = [row["return"] for row in sorted(rows, key=lambda row: row["episode"])]
+    assert policy.gathered[:, 0].tolist() == pytest.approx(wanted, rel=1e-5)
+
+
 def test_success_is_unknown_where_the_environment_does_not_say(evaluator):
     summary = evaluator.run(UniformPolicy(make(CONFIG).spec), Plan(2, 0, TEST))
     assert summary.success != summary.success

@@ -1,0 +1,215 @@
+"""Decision Transformer updates per second: ours beside Hugging Face transformers', block by block.
+
+Both take full training steps of the paper's gym size (20 steps of context, width 128, 3 layers, 1 head, batch 64) on
+ready batches in host memory: forward, loss over valid steps, backward, gradient clipping at 0.25, AdamW. ``--check``
+copies their weights into ours and compares loss and length of the gradient on the same batch, without dropout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from _contender import PEERS, ROOT, Contender, Run, interleave, serve
+
+STATE_DIM, ACTION_DIM, CONTEXT, BATCH, EPISODE, NUM_BATCHES = 17, 6, 20, 64, 1000, 8
+RETURN_SCALE = 1000.0
+OURS, THEIRS = "roboloop", "huggingface"
+
+
+def numpy_batches(padded: float) -> list[Any]:
+    """Return WindowBatches of which a fraction of the windows begins before its episode does."""
+    import numpy as np
+
+    from roboloop.core.types import WindowBatch
+
+    rng = np.random.default_rng(0)
+    made = []
+    for _ in range(NUM_BATCHES):
+        length = np.where(rng.random((BATCH, 1)) < padded, rng.integers(1, CONTEXT, (BATCH, 1)), CONTEXT)
+        mask = np.arange(CONTEXT) >= CONTEXT - length
+        t = rng.integers(0, EPISODE - CONTEXT, (BATCH, 1)) + np.arange(CONTEXT)
+        made.append(
+            WindowBatch(
+                rng.standard_normal((BATCH, CONTEXT, STATE_DIM), dtype=np.float32),
+                np.tanh(rng.standard_normal((BATCH, CONTEXT, ACTION_DIM), dtype=np.float32)),
+                rng.uniform(0, 3000, (BATCH, CONTEXT)).astype(np.float32), np.where(mask, t, 0).astype(np.int32), mask,
+            )
+        )  # fmt: skip
+    return made
+
+
+def ours(processes: int, dropout: float) -> Any:
+    """Return our algorithm."""
+    import numpy as np
+
+    from roboloop.algos.config import DTConfig
+    from roboloop.algos.decision_transformer import DataScale, decision_transformer
+    from roboloop.core.types import EnvSpec
+
+    spec = EnvSpec((STATE_DIM,), np.dtype(np.float32), (-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM, EPISODE)
+    scale = DataScale(np.zeros(STATE_DIM), np.ones(STATE_DIM), RETURN_SCALE)
+    return decision_transformer(DTConfig(processes=processes, dropout=dropout), spec, scale, 3000.0, seed=0)
+
+
+def make_ours(threads: int, padded: float) -> Run:
+    """Our algorithm with one process per thread."""
+    algo, batches = ours(threads, 0.1), itertools.cycle(numpy_batches(padded))
+    algo.update(next(batches))
+    algo.wait_until_ready()
+
+    def run(updates: int) -> None:
+        for batch in itertools.islice(batches, updates):
+            algo.update(batch)
+
+    return run
+
+
+def theirs(dropout: float) -> Any:
+    """Return their model, ready to train."""
+    from transformers import DecisionTransformerConfig, DecisionTransformerModel
+
+    config = DecisionTransformerConfig(
+        state_dim=STATE_DIM, act_dim=ACTION_DIM, hidden_size=128, max_ep_len=EPISODE, n_layer=3, n_head=1,
+        activation_function="relu", resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout,
+    )  # fmt: skip
+    return DecisionTransformerModel(config).train()
+
+
+def their_loss(model: Any, batch: Any) -> Any:
+    """Return their mean squared error over valid steps."""
+    import torch
+
+    state, action, to_go, t, mask = (torch.from_numpy(leaf) for leaf in batch)
+    said = model(
+        states=state, actions=action, rewards=None, returns_to_go=(to_go / RETURN_SCALE).unsqueeze(2),
+        timesteps=t.long(), attention_mask=mask.long(), return_dict=False,
+    )  # fmt: skip
+    return (said[1][mask] - action[mask]).square().mean()
+
+
+def make_theirs(threads: int, padded: float) -> Run:
+    """The loop that their users write."""
+    import torch
+
+    torch.set_num_threads(threads)
+    model, batches = theirs(0.1), itertools.cycle(numpy_batches(padded))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=1e-4)
+
+    def run(updates: int) -> None:
+        for batch in itertools.islice(batches, updates):
+            optimizer.zero_grad()
+            their_loss(model, batch).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.25)
+            optimizer.step()
+
+    run(3)
+    return run
+
+
+def copy_weights(model: Any, weights: dict[str, Any]) -> None:
+    """Write their weights into ours, ``{name: tensor}``."""
+    parts = model.state_dict()
+    # their only position embedding, number 0, is added to all tokens behind the first norm: a part of its bias
+    parts["embed_ln.bias"] = parts["embed_ln.bias"] + parts["encoder.wpe.weight"][0]
+    width = len(parts["embed_ln.bias"])
+
+    def dense(name: str, weight: Any, bias: Any) -> None:
+        """Copy a matrix [in, out]."""
+        view = weights[f"{name}.weight"]
+        (view if view.shape == weight.shape else view.t()).copy_(weight)
+        weights[f"{name}.bias"].copy_(bias)
+
+    def norm(name: str, source: str) -> None:
+        weights[f"{name}.gain"].copy_(parts[f"{source}.weight"])
+        weights[f"{name}.bias"].copy_(parts[f"{source}.bias"])
+
+    weights["time"].copy_(parts["embed_timestep.weight"])
+    names = {"embed.return": "embed_return", "embed.state": "embed_state", "embed.action": "embed_action"}
+    for own, source in {**names, "head": "predict_action.0"}.items():
+        dense(own, parts[f"{source}.weight"].t(), parts[f"{source}.bias"])
+    norm("embed.norm", "embed_ln")
+    norm("norm", "encoder.ln_f")
+    for i in range(model.config.n_layer):
+        block = f"encoder.h.{i}"
+        weight, bias = parts[f"{block}.attn.c_attn.weight"], parts[f"{block}.attn.c_attn.bias"]
+        for j, own in enumerate(("query", "key", "value")):
+            columns = slice(j * width, (j + 1) * width)
+            dense(f"block{i}.{own}", weight[:, columns], bias[columns])
+        for own, source in {"mix": "attn.c_proj", "expand": "mlp.c_fc", "contract": "mlp.c_proj"}.items():
+            dense(f"block{i}.{own}", parts[f"{block}.{source}.weight"], parts[f"{block}.{source}.bias"])
+        norm(f"block{i}.norm1", f"{block}.ln_1")
+        norm(f"block{i}.norm2", f"{block}.ln_2")
+
+
+def check() -> dict[str, list[float]]:
+    """Return [ours, theirs] for loss and length of the gradient, on one batch, with equal weights."""
+    import torch
+
+    torch.manual_seed(0)
+    model, batch, algo = theirs(0.0), numpy_batches(0.5)[0], ours(1, 0.0)
+    for parameter in model.parameters():  # their first weights are so small that a fault could hide behind them
+        parameter.data.add_(torch.randn_like(parameter), alpha=0.05)
+    state = algo.state()
+    copy_weights(model, state["policy"]["net"])
+    algo.load(state)
+    loss = their_loss(model, batch)
+    loss.backward()
+    # their position embedding has a gradient of its own, which ours has not
+    grads = [p.grad for name, p in model.named_parameters() if p.grad is not None and "wpe" not in name]
+    norm = torch.stack([grad.norm() for grad in grads]).norm()
+    found = algo.update(batch)
+    return {"loss": [found["loss"], loss.item()], "grad_norm": [found["grad_norm"], norm.item()]}
+
+
+def measure(threads: int, padded: float, blocks: int, block_s: float) -> dict[str, Any]:
+    """Time both in turn."""
+    work = [str(threads), str(padded)]
+    contenders = [Contender(n, __file__, [n, *work], threads, n == THEIRS) for n in (OURS, THEIRS)]
+    rates = interleave(contenders, blocks, block_s)
+    ratio = statistics.median(a / b for a, b in zip(rates[OURS], rates[THEIRS], strict=True))
+    median = {name: statistics.median(values) for name, values in rates.items()}
+    return {"threads": threads, "padded": padded, "median": median, "ours_over": ratio, "blocks": rates}
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="write all blocks as JSON")
+    parser.add_argument("--threads", nargs="+", type=int, default=[2, 1])
+    parser.add_argument("--padded", type=float, default=0.0, help="fraction of windows that are partly padding")
+    parser.add_argument("--blocks", type=int, default=7)
+    parser.add_argument("--block-s", type=float, default=3.0)
+    parser.add_argument("--check", action="store_true", help="only compare loss and gradient; needs transformers")
+    parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
+    args = parser.parse_args(argv)
+    if args.serve:
+        name, threads, padded = args.serve
+        return serve(lambda: {OURS: make_ours, THEIRS: make_theirs}[name](int(threads), float(padded)))
+    if args.check:
+        print(json.dumps(check()))
+        return None
+    if not PEERS.exists():
+        raise SystemExit(f"no {PEERS.parents[1].name}: run scripts/setup_peers.sh to have something to measure against")
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    said = subprocess.run([PEERS, __file__, "--check"], check=True, capture_output=True, text=True, env=environ).stdout
+    same = json.loads(said.splitlines()[-1])
+    for name, (own, other) in same.items():
+        print(f"{name} with equal weights: ours {own:.8f}, theirs {other:.8f}")
+    results = [measure(threads, args.padded, args.blocks, args.block_s) for threads in args.threads]
+    for r in results:
+        rates = ", ".join(f"{name} {rate:.2f}" for name, rate in r["median"].items())
+        print(f"{r['threads']} threads, updates/s: {rates}; ours {r['ours_over']:.2f}x, median over rounds")
+    if args.out:
+        args.out.write_text(json.dumps({"cpus": len(os.sched_getaffinity(0)), "check": same, "results": results}))
+    return None
+
+
+if __name__ == "__main__":
+    main()
