@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Protocol
 
-from roboloop.algos.config import PPOConfig
+from roboloop.algos.config import PPOConfig, SACConfig
+from roboloop.core.config import to_dict
 from roboloop.core.schedules import UpdateRatio, WhenFull
 from roboloop.core.types import Algorithm, EnvSpec, PortablePolicy, Rollout, State, Stateful
+from roboloop.data.journal import Frontier, Journal, Record
+from roboloop.data.recorder import NoRecorder, Recorder, Source
 from roboloop.data.replay import Replay
 from roboloop.data.rollouts import RolloutStore
 from roboloop.envs import registry
@@ -44,6 +48,37 @@ class Sampler(Stateful, Protocol):
         ...
 
 
+class Store(Protocol):
+    """Takes what was collected and gives what is learned from."""
+
+    journaled: bool
+    """Whether its rows are kept in a journal beside the checkpoints."""
+
+    def add(self, rollout: Rollout) -> None:
+        """Take a rollout."""
+        ...
+
+    def sample(self) -> Any:
+        """Return what the algorithm's update takes."""
+        ...
+
+    def attach(self, journal: Journal) -> None:
+        """Keep all rows from now on in a journal that already holds the rows there are."""
+        ...
+
+    def commit(self) -> Frontier:
+        """Make all rows durable and return where the journal ends."""
+        ...
+
+    def state(self) -> State:
+        """Return what the journal does not hold."""
+        ...
+
+    def load(self, state: State, records: Iterable[Record]) -> None:
+        """Restore rows from a journal's records, then the rest."""
+        ...
+
+
 class UpdatesDue(Stateful, Protocol):
     """Says how many updates to take after a rollout."""
 
@@ -56,17 +91,22 @@ class Parts(NamedTuple):
     """The nouns of one run."""
 
     sampler: Sampler
-    store: Replay | RolloutStore
+    store: Store
     algo: Algorithm
     evaluator: Evaluator
     warmup: PortablePolicy
     updates_due: UpdatesDue
+    recorder: Recorder | NoRecorder
     plan: str
     """Who does what with how much memory, in words."""
 
 
 def build(cfg: Experiment) -> Parts:
     """Make everything a run needs; nothing is on disk yet."""
+    return _offline(cfg) if cfg.is_offline else _online(cfg)
+
+
+def _online(cfg: Experiment) -> Parts:
     from roboloop.algos.policy import UniformPolicy  # torch is loaded only when it is needed
     from roboloop.algos.ppo import PPO
     from roboloop.algos.sac import SAC
@@ -74,7 +114,7 @@ def build(cfg: Experiment) -> Parts:
     spec = spec_of(cfg)
     stack, num_envs = cfg.env.frame_stack, cfg.env.num_envs
     warmup: PortablePolicy
-    store: Replay | RolloutStore
+    store: Store
     updates_due: UpdatesDue
     algo: Algorithm
     if isinstance(cfg.algo, PPOConfig):
@@ -85,14 +125,29 @@ def build(cfg: Experiment) -> Parts:
         warmup = algo.policy  # it can only learn from its own actions
         shape = Shape(spec, cfg.algo.rollout_steps, num_envs, stack, True, algo.policy.memory_size)
     else:
+        assert isinstance(cfg.algo, SACConfig)
         algo = sac = SAC(cfg.algo, spec, stack, cfg.seed, cfg.device)
         store = Replay(cfg.replay.capacity, spec, num_envs, sac.needs, cfg.seed)
         update, warmup = cfg.update, UniformPolicy(spec)
         updates_due = UpdateRatio(update.per_step, cfg.warmup_steps, update.every_steps, update.at == "episode")
         shape = Shape(spec, cfg.sample.steps, num_envs, stack)
     said = plan.describe(cfg, shape)  # refuses what cannot fit before any process is started
+    recorder = make_recorder(cfg, shape)
     sampler = make_sampler(cfg, shape, (algo.policy,) if warmup is algo.policy else (warmup, algo.policy))
-    return Parts(sampler, store, algo, evaluator(cfg, min(cfg.eval.episodes, EVAL_LANES)), warmup, updates_due, said)
+    lanes = min(cfg.eval.episodes, EVAL_LANES)
+    return Parts(sampler, store, algo, evaluator(cfg, lanes), warmup, updates_due, recorder, said)
+
+
+def _offline(cfg: Experiment) -> Parts:
+    from roboloop.run import offline
+
+    store = offline.WindowStore(cfg)
+    said = offline.describe(cfg, store)
+    algo = offline.learner(cfg, spec_of(cfg), store)
+    lanes = min(cfg.eval.episodes, EVAL_LANES)
+    one_each = UpdateRatio(1.0, 0, 1, False)
+    still = offline.StandingStill()
+    return Parts(still, store, algo, evaluator(cfg, lanes), algo.policy, one_each, NoRecorder(), said)
 
 
 def spec_of(cfg: Experiment) -> EnvSpec:
@@ -118,13 +173,27 @@ def make_sampler(cfg: Experiment, shape: Shape, policies: tuple[PortablePolicy, 
     return FreeSampler(crew) if cfg.sample.free_running else LockStepSampler(crew)
 
 
+def make_recorder(cfg: Experiment, shape: Shape) -> Recorder | NoRecorder:
+    """Return what keeps the episodes of training as a dataset, if any are to be kept."""
+    if cfg.record.keep == "none":
+        return NoRecorder()
+    about = {"experiment": cfg.experiment, "algo": cfg.algo.name, "seed": cfg.seed, "record": to_dict(cfg.record)}
+    about["env"] = to_dict(cfg.env)
+    is_stacked = shape.stacked and shape.frame_stack > 1
+    source = Source(cfg.env.id, shape.spec, shape.num_envs, shape.steps, is_stacked, cfg.seed, about)
+    return Recorder(cfg.record, source)
+
+
 def policy_of(cfg: Experiment, spec: EnvSpec, state: State) -> PortablePolicy:
     """Return the policy of a saved state of the whole run."""
-    from roboloop.algos.policy import policy_from_state
-    from roboloop.algos.ppo import policy_from_state as ppo_policy_from_state
+    from roboloop.algos import imitation, policy, ppo
 
-    load = ppo_policy_from_state if isinstance(cfg.algo, PPOConfig) else policy_from_state
-    return load(state["algo"]["policy"], spec)
+    saved = state["algo"]["policy"]
+    if cfg.is_offline:
+        return imitation.policy_from_state(saved, spec)
+    if isinstance(cfg.algo, PPOConfig):
+        return ppo.policy_from_state(saved, spec)
+    return policy.policy_from_state(saved, spec)
 
 
 def evaluator(cfg: Experiment, lanes: int) -> Evaluator:

@@ -20,7 +20,8 @@ from roboloop.run.rundir import RunDir, run_path
 STOPPED = 4
 _MAY_CHANGE = (
     "steps", "checkpoint.", "eval.stop-", "algo.processes", "sample.workers", "sample.restarts", "sample.hang-s",
-    "sample.worker-memory-mb", "observer", "tensorboard", "wandb",
+    "sample.worker-memory-mb", "observer", "tensorboard", "wandb", "record.budget-mb", "record.min-free-mb",
+    "record.ring-mb", "record.commit-s", "record.restarts",
 )  # fmt: skip
 """What a resumed run may be given anew: nothing that changes the past or the next step."""
 
@@ -41,7 +42,7 @@ def train(args: list[str]) -> int:
         return _run(_fork(known.fork, known.at, flags, args), resume=True)
     if known.resume:
         return _run(_reopen(Path(known.resume), flags), resume=True)
-    config = parse_flags(_base(recipe, known.config, known.algo), flags, "roboloop train [RECIPE | --config FILE]")
+    config = _parse(_base(recipe, known.config, known.algo), flags)
     config.check()
     path = run_path(config)
     if known.resume == "" and (path / "config.yaml").exists():
@@ -53,6 +54,17 @@ def train(args: list[str]) -> int:
     RunDir.free_path(config)
     parts = build(config)  # before anything is on disk: an env that cannot be made leaves no trace
     return _run(RunDir.create(config, ["train", *args]), resume=False, parts=parts)
+
+
+def _parse(base: Experiment, flags: list[str]) -> Experiment:
+    """Return the config of base and flags; with a dataset, flags for the environment change that of the data."""
+    usage = "roboloop train [RECIPE | --config FILE]"
+    config = parse_flags(base, flags, usage)
+    if not config.dataset:
+        return config
+    from roboloop.run.offline import env_of_dataset
+
+    return parse_flags(override(base, {"env": env_of_dataset(config.dataset)}), flags, usage)
 
 
 def _aliases(flags: list[str]) -> list[str]:
@@ -135,6 +147,7 @@ def evaluate(args: list[str]) -> int:
     options.add_argument("--seed", type=int, default=0, help="fixes the held-out goals")
     options.add_argument("--name", help="name of the results file")
     options.add_argument("--video", action="store_true", help="write a video of the first episodes")
+    options.add_argument("--target", type=float, nargs="+", help="returns to ask a Decision Transformer for")
     options.add_argument("--expert", metavar="ENV", help="evaluate Meta-World's scripted expert instead of a run")
     known = options.parse_args(args)
     if known.episodes < 1:
@@ -145,7 +158,10 @@ def evaluate(args: list[str]) -> int:
         return evaluate_expert(known.expert, known.episodes, known.seed)
     if known.run is None:
         raise ConfigError("eval needs a run directory (or --expert ENV)")
-    return evaluate_run(known.run, known.checkpoint, known.episodes, known.seed, known.name, known.video)
+    which = known.checkpoint, known.episodes, known.seed
+    for target in known.target or [None]:
+        evaluate_run(known.run, *which, known.name, known.video, target)
+    return 0
 
 
 def bench(args: list[str]) -> int:

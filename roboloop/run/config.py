@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from roboloop.algos.config import PPOConfig, SACConfig
+from roboloop.algos.config import BCConfig, DTConfig, PPOConfig, SACConfig
 from roboloop.core.errors import ConfigError
-from roboloop.data.config import ReplayConfig
+from roboloop.data.config import RecordConfig, ReplayConfig
 from roboloop.envs.config import EnvConfig
 from roboloop.sample.config import SampleConfig
 
@@ -67,7 +67,7 @@ class Experiment:
     seed: int = 0
     """Seeds everything: environments, networks, exploration, replay."""
     steps: int = 100_000
-    """Environment steps to train for, over all environments."""
+    """Environment steps to train for, over all environments; gradient steps where a dataset is learned from."""
     warmup_steps: int = 1_000
     """Steps with uniformly random actions before learning begins."""
     log_every_steps: int = 1_000
@@ -84,13 +84,22 @@ class Experiment:
     """Mirror metrics.jsonl to TensorBoard events."""
     wandb: bool = False
     """Mirror metrics.jsonl to Weights & Biases, offline unless WANDB_MODE says otherwise."""
+    dataset: str = ""
+    """What dt and bc learn from: a dataset, or a run that recorded one; the environment is then that of the data."""
+    target: float | None = None
+    """Return that a Decision Transformer is asked for; none = the best one in the data."""
+    top_percent: float = 100.0
+    """Learn only from the episodes of highest return that hold this share of the dataset's steps."""
+    window_cache_mb: int = 2_000
+    """Decoded observations of a dataset that are kept in memory."""
     env: EnvConfig = field(default_factory=EnvConfig)
     sample: SampleConfig = field(default_factory=SampleConfig)
-    algo: SACConfig | PPOConfig = field(default_factory=SACConfig)
+    algo: SACConfig | PPOConfig | DTConfig | BCConfig = field(default_factory=SACConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     update: UpdateConfig = field(default_factory=UpdateConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    record: RecordConfig = field(default_factory=RecordConfig)
 
     def check(self) -> None:
         """Refuse impossible values before anything is created."""
@@ -114,11 +123,34 @@ class Experiment:
             raise ConfigError(f"config key 'experiment' must be a plain name, not {self.experiment!r}")
         self.env.check()
         self.sample.check(self.env.num_envs)
+        self.record.check(self.env.num_envs)
         self.algo.check()
+        self._check_offline()
         if isinstance(self.algo, SACConfig):
             self.replay.check(self.env.num_envs, self.algo.batch_size)
-        else:
+        elif isinstance(self.algo, PPOConfig):
             self._check_on_policy(self.algo)
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether a dataset is learned from, and nothing is collected."""
+        return isinstance(self.algo, DTConfig | BCConfig)
+
+    def _check_offline(self) -> None:
+        if self.is_offline and not self.dataset:
+            raise ConfigError(f"algo {self.algo.name!r} learns from a dataset: give --dataset DIR")
+        if not self.is_offline and self.dataset:
+            raise ConfigError(f"algo {self.algo.name!r} learns from an environment: --dataset is for dt and bc")
+        if not self.is_offline:
+            return
+        if self.record.keep != "none":
+            raise ConfigError("record.keep is for training in an environment, not on a dataset")
+        if self.env.frame_stack != 1:
+            raise ConfigError(f"{self.algo.name} sees whole windows: leave env.frame_stack at 1")
+        if not 0 < self.top_percent <= 100:
+            raise ConfigError(f"config key 'top_percent' must be above 0 and at most 100, not {self.top_percent}")
+        if self.window_cache_mb < 1:
+            raise ConfigError(f"config key 'window_cache_mb' must be at least 1, not {self.window_cache_mb}")
 
     def _check_on_policy(self, algo: PPOConfig) -> None:
         if self.sample.steps != 1:

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import math
 import shutil
+from pathlib import Path
 
 from roboloop.core.errors import ConfigError
 from roboloop.core.resources import free_memory_bytes, usable_cores
+from roboloop.core.types import EnvSpec
+from roboloop.data.assembly import raw_bytes
+from roboloop.data.config import RecordConfig
+from roboloop.data.episodes import row_bytes
+from roboloop.data.recorder import ring_bytes
 from roboloop.run.config import Experiment
 from roboloop.sample.buffers import Shape
 
 WORKER_MB = 350
 """What a worker with torch and a simulator takes, from measurements; its environments come on top."""
 MB = 1_000_000
+ASSUMED_COMPRESSION = 2.0
+"""Before the first episode is stored; what it really is stands in timing.jsonl as record/compression."""
 
 
 def describe(cfg: Experiment, shape: Shape) -> str:
@@ -24,11 +32,14 @@ def describe(cfg: Experiment, shape: Shape) -> str:
     rollouts = max(slots, 1) * shape.layout().num_bytes
     store = cfg.replay.capacity * (spec.obs_dtype.itemsize * math.prod(spec.obs_shape) + 4 * spec.action_dim + 9)
     stored = store if cfg.algo.name == "sac" else 0
-    wanted = rollouts + stored + workers * WORKER_MB * MB
+    recorder = recorder_bytes(cfg.record, shape)
+    wanted = rollouts + stored + recorder + workers * WORKER_MB * MB
     if wanted > free:
+        recording = f", recorder {recorder / 1e9:.1f}" if recorder else ""
         raise ConfigError(
-            f"this run would take {wanted / 1e9:.1f} GB (replay {stored / 1e9:.1f}, rollouts {rollouts / 1e9:.1f}, "
-            f"{workers} workers), {free / 1e9:.1f} GB are free: lower replay.capacity, env.num_envs or sample.workers"
+            f"this run would take {wanted / 1e9:.1f} GB (replay {stored / 1e9:.1f}, rollouts {rollouts / 1e9:.1f}"
+            f"{recording}, {workers} workers), {free / 1e9:.1f} GB are free: lower replay.capacity, env.num_envs"
+            f"{', record.streams' if recorder else ''} or sample.workers"
         )
     how = "free-running" if cfg.sample.free_running else "in lock step"
     alone = "processes of their own" if cfg.sample.inference == "central" else "this process"
@@ -44,7 +55,45 @@ def describe(cfg: Experiment, shape: Shape) -> str:
     busy = workers + learners if cfg.sample.free_running else max(workers, learners)
     if busy > cores:
         line += f"; {busy} busy processes share {cores:g} cores"
+    if recorder:
+        line += f"\n{describe_recording(cfg, spec)}; memory up to {recorder / MB:.0f} MB"
     return line
+
+
+def recorder_bytes(cfg: RecordConfig, shape: Shape) -> int:
+    """Return the most memory that recording takes: the ring, and the running episodes that the writer holds."""
+    if cfg.keep == "none":
+        return 0
+    episode = int(raw_bytes(shape.spec, shape.spec.max_episode_steps))
+    ring = ring_bytes(cfg, shape.spec, shape.num_envs, shape.steps)
+    return ring + cfg.num_streams(shape.num_envs) * episode
+
+
+def describe_recording(cfg: Experiment, spec: EnvSpec) -> str:
+    """Return what recording would put on disk; refuse a plan without a budget that the disk cannot hold."""
+    record = cfg.record
+    per_step = int(raw_bytes(spec, 1)) - row_bytes(spec)
+    selected = record.selected(cfg.env.num_envs)
+    raw = int(cfg.steps * selected * per_step)
+    free = _free_disk_bytes(Path(cfg.runs_dir)) - record.min_free_mb * MB
+    line = (
+        f"record: {cfg.steps:,} steps x {selected:.3g} selected x {per_step:,} B = {_size(raw)} raw, about "
+        f"{_size(raw / ASSUMED_COMPRESSION)} at an assumed compression of {ASSUMED_COMPRESSION:g}"
+    )
+    if record.keep == "all" and not record.budget_mb and raw > free:
+        raise ConfigError(
+            f"{line}; {_size(max(free, 0))} may be used: set record.budget_mb, or record.streams, every or keep"
+        )
+    return f"{line}; keep {record.keep} within {_size(record.budget_bytes) if record.budget_mb else 'no budget'}"
+
+
+def _size(num_bytes: float) -> str:
+    return f"{num_bytes / 1e9:,.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / MB:,.1f} MB"
+
+
+def _free_disk_bytes(path: Path) -> int:
+    """Return what is free where a path is, or will be."""
+    return shutil.disk_usage(next(p for p in (path.absolute(), *path.absolute().parents) if p.exists())).free
 
 
 def _shm_mb() -> int:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from roboloop.core.errors import DataError
-from roboloop.core.types import Array, Env, Policy
+from roboloop.core.types import Array, Env, Policy, PortablePolicy, RewardAware
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
 from roboloop.run import build, checkpoint
@@ -20,25 +20,39 @@ _VIDEO_EPISODES = 3
 _FRAMES_AFTER_SUCCESS = 15
 
 
-def evaluate_run(path: Path, which: str, episodes: int, seed: int, name: str | None, video: bool) -> int:
+def evaluate_run(
+    path: Path, which: str, episodes: int, seed: int, name: str | None, video: bool, target: float | None = None
+) -> None:
     """Evaluate a checkpoint; a killed evaluation of the same name goes on with the episodes it lacks."""
     run = RunDir.open(path)
     point = pick(run, which)
     plan = Plan(episodes, seed, TEST)
     name = name or f"{TEST}-{checkpoint.step_name(point.step)}-{episodes}x{seed}"
+    name += "" if target is None else f"-target{target:g}"
     out = run.path / "eval" / f"{name}.jsonl"
     tester = build.evaluator(run.config, min(episodes, 10))
     try:
         spec = registry.make(run.config.env, evaluation=True).spec
         policy = build.policy_of(run.config, spec, point.state)
-        about = {"run": str(run.path), "checkpoint_step": point.step}
+        about: dict[str, str | int | float] = {"run": str(run.path), "checkpoint_step": point.step}
+        if target is not None:
+            policy = _aimed_at(policy, target, run)
+            about["target"] = target
+            print(f"asked for a return of {target:g}")
         summary = tester.run(policy, plan, out, about)
         _report(summary, out)
         if video:
             _record(policy, run, plan)
     finally:
         tester.close()
-    return 0
+
+
+def _aimed_at(policy: PortablePolicy, target: float, run: RunDir) -> PortablePolicy:
+    from roboloop.algos.imitation import ImitationPolicy
+
+    if not isinstance(policy, ImitationPolicy) or run.config.algo.name != "dt":
+        raise DataError(f"--target is for Decision Transformers: {run.path} trained {run.config.algo.name}")
+    return policy.with_target(target)
 
 
 def pick(run: RunDir, which: str) -> Checkpoint:
@@ -111,8 +125,10 @@ def _record(policy: Policy, run: RunDir, plan: Plan) -> None:
         memory = np.zeros((1, policy.memory_size), np.float32)
         while not ended:
             action, memory, *_ = policy.act(stack.stacked, memory, False, rng)
-            obs, _, terminated, truncated, info = env.step(action[0])
+            obs, reward, terminated, truncated, info = env.step(action[0])
             stack.push(0, obs)
+            if isinstance(policy, RewardAware):
+                memory = policy.feel(memory, np.array([info.get("raw_reward", reward)], np.float32))
             ended = not film.watch(info.get("success", 0.0) > 0) or terminated or truncated
         frames += film.frames
     env.close()

@@ -48,11 +48,11 @@ class Runner:
     def __init__(self, run: RunDir, parts: Parts, mirrors: list[Sink], progress: Progress) -> None:
         cfg = run.config
         self.cfg, self.run = cfg, run
-        self.sampler, self.store, self.algo, self.evaluator, self.warmup, self.updates_due, said = parts
+        self.sampler, self.store, self.algo, self.evaluator, self.warmup, self.updates_due, self.recorder, said = parts
         progress.note(said)
         self.mirrors, self.progress = mirrors, progress
         self.metrics, self.timing = JsonlLog(run.metrics), JsonlLog(run.timing)
-        self.clock, self.watch, self.meter = Clock(cfg.env.action_repeat), Stopwatch(), Meter()
+        self.clock, self.watch, self.meter = Clock(0 if cfg.is_offline else cfg.env.action_repeat), Stopwatch(), Meter()
         self.log_due = Every(cfg.log_every_steps, first=cfg.log_every_steps)
         self.eval_due = Every(cfg.eval.every_steps, first=cfg.eval.every_steps)
         self.save_due = Every(cfg.checkpoint.every_steps, first=cfg.checkpoint.every_steps)
@@ -76,11 +76,13 @@ class Runner:
         handlers = {s: signal.signal(s, self._on_signal) for s in (signal.SIGINT, signal.SIGTERM)}
         state = "failed"
         try:
+            self.recorder.begin(self.run.dataset, self.clock.step)
             with disk_errors(str(self.run.path)):
                 while self.clock.step < self.cfg.steps and not self._solved() and not self._stop_signal:
                     rollout = self.sampler.collect(self._policy())
                     self.store.add(rollout)
                     self.clock.advance(rollout)
+                    self.recorder.offer(rollout, self.clock.step)
                     self.watch.lap("collect_s")
                     for _ in range(self.updates_due(self.clock.step, bool(rollout.episodes))):
                         self.algo.progress = self.clock.step / self.cfg.steps
@@ -115,7 +117,7 @@ class Runner:
             if not end.lost:
                 self.meter.add(_facts(end))
                 self.observers.post("on_episode", {"step": step, "env": end.env, "episode": end.episode, **_facts(end)})
-        for line in (*self.sampler.faults(), *self.observers.said()):
+        for line in (*self.sampler.faults(), *self.observers.said(), *self.recorder.said()):
             self.progress.note(line)
         at_end = step >= self.cfg.steps
         if self.log_due(step) or at_end:
@@ -128,11 +130,12 @@ class Runner:
             self.save()
 
     def _log(self) -> None:
-        row = {**self.clock.counters(), **self.meter.flush(), **self.sampler.stats()}
+        row = {**self.clock.counters(), **self.meter.flush(), **self.sampler.stats(), **self.recorder.stats()}
         self._write(row)
         self.last.update({k.removeprefix("train/"): v for k, v in row.items() if k.startswith("train/")})
         speeds = self.watch.speeds(self.clock)
-        self.timing.write({"step": self.clock.step, "wall_s": self.watch.wall_s, **speeds, **self.watch.seconds})
+        times = {"wall_s": self.watch.wall_s, **speeds, **self.watch.seconds, **self.recorder.timing()}
+        self.timing.write({"step": self.clock.step, **times})
         self.last.update(speeds)
         self._write_status("running")
         self.progress.update(
@@ -173,6 +176,7 @@ class Runner:
 
     def _record(self, step: int, summary: Summary) -> None:
         self._write({"step": step, **summary.metrics()})
+        self.recorder.saw_evaluation(summary.episode_return)
         self.last.update({"eval_success": summary.success, "eval_return": summary.episode_return})
         if _score(summary) > self.best["score"]:
             self.best = {"score": _score(summary), "step": step}
@@ -199,6 +203,7 @@ class Runner:
             self._await_evaluation()  # one that began at this very step can be begun again from this checkpoint
         self._attach_journal()
         frontier = self.store.commit()
+        self.recorder.flush()
         self.metrics.sync()
         offsets = {log.path.name: log.offset() for log in (self.metrics, self.timing)}
         self.watch.lap("log_s")
@@ -219,6 +224,7 @@ class Runner:
             "last": {k: v for k, v in self.last.items() if not k.endswith("_per_s")},
             "streak": self.streak,
             "pending": self.pending,
+            "recorder": self.recorder.state(),
         }
 
     def resume(self, tell: Callable[[str], None]) -> int:
@@ -244,6 +250,7 @@ class Runner:
             getattr(self, name).load(state[name])
         self.milestones, self.best, self.last = state["milestones"], state["best"], state["last"]
         self.streak, self.pending = state["streak"], state["pending"]
+        self.recorder.load(state.get("recorder", {}))
         if self.pending is not None and self.pending["summary"] is None:
             if self.background is None:  # a fork may evaluate in the foreground what its parent began beside training
                 self.pending["summary"] = asdict(self.evaluator.run(self.algo.policy, self.eval_plan))
@@ -282,6 +289,9 @@ class Runner:
 
     def close(self) -> None:
         """Release logs, simulators and processes."""
+        self.recorder.close()
+        for line in self.recorder.said():
+            self.progress.note(line)
         parts: list[Closable] = [self.metrics, self.timing, *self.mirrors, self.progress]
         parts += [self.background] if self.background else []
         for part in (*parts, self.observers, self.sampler, self.evaluator, self.algo):

@@ -1,0 +1,64 @@
+"""Whole episodes out of packets: pieces are joined across rollouts; what has no beginning or no end is dropped."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from roboloop.core.types import Array, EnvSpec
+from roboloop.data.episodes import COLUMNS, Episode, row_bytes
+from roboloop.data.ring import STEP_COLUMNS, Packet
+
+
+class Assembler:
+    """Holds the running episodes of all environments; each is copied out of the ring exactly once."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, list[dict[str, Array]]] = {}
+        self.counts: Counter[str] = Counter()
+
+    def add(self, packet: Packet) -> Iterator[tuple[Episode, Any]]:
+        """Take over a packet; yield the episodes that it completes, each with its row of ``packet.ends``."""
+        steps = len(packet.reward)
+        ends_of: dict[int, list[int]] = {}
+        for row, column in enumerate(packet.ends["column"].tolist()):
+            ends_of.setdefault(column, []).append(row)
+        for column, env in enumerate(packet.env.tolist()):
+            begin, is_on = 0, bool(packet.is_on[column])
+            if packet.is_fresh[column]:
+                self._open.pop(env, None)
+            for row in ends_of.get(column, ()):
+                end = packet.ends[row]
+                if is_on:
+                    self._extend(env, packet, column, begin, int(end["t"]) + 1)
+                    yield from self._close(env, end, packet.last_obs[row : row + 1])
+                self._open.pop(env, None)
+                begin, is_on = int(end["t"]) + 1, bool(end["goes_on"])
+            if is_on and begin < steps:
+                self._extend(env, packet, column, begin, steps)
+
+    def _extend(self, env: int, packet: Packet, column: int, begin: int, end: int) -> None:
+        piece = {name: getattr(packet, name)[begin:end, column].copy() for name in ("obs", *STEP_COLUMNS)}
+        piece["version"] = np.full(end - begin, packet.version[column], np.int64)
+        self._open.setdefault(env, []).append(piece)
+
+    def _close(self, env: int, end: Any, last_obs: Array) -> Iterator[tuple[Episode, Any]]:
+        if end["is_lost"]:
+            self.counts["lost"] += 1
+            return
+        pieces = self._open.pop(env)
+        if sum(len(piece["reward"]) for piece in pieces) != end["length"]:  # never seen, but a hole must not be stored
+            self.counts["torn"] += 1
+            return
+        pieces.append({"obs": last_obs})
+        columns = {name: np.concatenate([p[name] for p in pieces if name in p]) for name in pieces[0]}
+        yield Episode(**columns), end
+
+
+def raw_bytes(spec: EnvSpec, length: Any) -> Any:
+    """Return the bytes of episodes of these lengths before compression."""
+    columns = sum(kind.itemsize for kind in COLUMNS.values()) + COLUMNS["action"].itemsize * (spec.action_dim - 1)
+    return (length + 1) * row_bytes(spec) + length * columns
