@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from roboloop.algos.config import BCConfig
-from roboloop.algos.imitation import DataScale, Imitation, policy_from_state
+from roboloop.algos.imitation import DataScale, Imitation
 from roboloop.algos.imitation_policy import ImitationModel
 from roboloop.core.types import EnvSpec
 
-__all__ = ["DataScale", "behaviour_cloning", "policy_from_state"]
+__all__ = ["DataScale", "behaviour_cloning"]
 
 
 def behaviour_cloning(cfg: BCConfig, spec: EnvSpec, scale: DataScale, seed: int, device: str = "cpu") -> Imitation:

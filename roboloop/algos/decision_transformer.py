@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from roboloop.algos.config import DTConfig
-from roboloop.algos.imitation import DataScale, Imitation, policy_from_state, return_scale_of
+from roboloop.algos.imitation import DataScale, Imitation, return_scale_of
 from roboloop.algos.imitation_policy import ImitationModel
 from roboloop.core.types import EnvSpec
 
-__all__ = ["DataScale", "decision_transformer", "policy_from_state", "return_scale_of"]
+__all__ = ["DataScale", "decision_transformer", "return_scale_of"]
 
 
 def decision_transformer(

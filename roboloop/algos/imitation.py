@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import torch
 
 from roboloop.algos.adam import MAX_ADAM_STEP
 from roboloop.algos.imitation_policy import (
@@ -13,19 +12,19 @@ from roboloop.algos.imitation_policy import (
     ImitationModel,
     ImitationPolicy,
     in_bounds,
-    policy_from_state,
     return_scale_of,
 )
 from roboloop.algos.imitation_shard import SEED_WORDS, ImitationShape, ImitationShard
 from roboloop.algos.policy import ActionScale
 from roboloop.algos.shards import ShardPool
+from roboloop.algos.staging import Staging
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
 from roboloop.core.types import Array, Metrics, State, WindowBatch
 from roboloop.nets.flat import clone, restore
 from roboloop.nets.observations import action_mask
 
-__all__ = ["DataScale", "Imitation", "ImitationPolicy", "policy_from_state", "return_scale_of"]
+__all__ = ["DataScale", "Imitation", "ImitationPolicy", "return_scale_of"]
 
 
 class Imitation:
@@ -41,8 +40,7 @@ class Imitation:
         shape = ImitationShape(model)
         self._pool = ShardPool(shape, shape.memory().size, cfg.shards, cfg.processes, device)
         self._mem = shape.views(self._pool.memory)
-        # what changes at each update is written through numpy: in place on the CPU, staged for other devices
-        self._host = {name: view.cpu().numpy() for name, view in self._mem.items()}
+        self._staging = Staging(self._mem)
         model.initialise(self._mem["policy"], stream(seed, f"{cfg.name}-init"), scale, target)
         self._views = model.layout.views(self._mem["policy"])
         self._rng = stream(seed, f"{cfg.name}-dropout")
@@ -60,10 +58,10 @@ class Imitation:
         cfg = self.cfg
         self._load_batch(batch)
         lr = cfg.lr * min(1.0, (self.num_updates + 1) / max(cfg.warmup_updates, 1))
-        self._put("lr", np.float32(lr))
-        self._put("step", np.float32(min(self.num_updates + 1, MAX_ADAM_STEP)))
+        self._staging.put("lr", np.float32(lr))
+        self._staging.put("step", np.float32(min(self.num_updates + 1, MAX_ADAM_STEP)))
         # shards draw from seeds that are drawn here, so that they are pure functions of what they are given
-        self._put("seed", self._rng.integers(0, 2**31, (cfg.shards, SEED_WORDS), dtype=np.int32))
+        self._staging.put("seed", self._rng.integers(0, 2**31, (cfg.shards, SEED_WORDS), dtype=np.int32))
         self._pool.run(ImitationShard.PHASES)
         self.num_updates += 1
         self._policy.version = self.num_updates
@@ -81,25 +79,25 @@ class Imitation:
         if not count:
             raise DataError("a batch of windows has no step that is not padding")
         padded = ~valid
-        self._put("valid", valid.astype(np.float32))
-        self._put("one_over_count", np.float32(1.0 / count))
+        self._staging.put("valid", valid.astype(np.float32))
+        self._staging.put("one_over_count", np.float32(1.0 / count))
         return_scale = self._host_view("return_norm")[0]
-        self._put("return_to_go", zeroed(batch.return_to_go.reshape(rows) / return_scale, padded))
-        self._put("t", np.clip(zeroed(batch.t.reshape(rows), padded), 0, model.times - 1))
-        self._put("action", self._units(zeroed(batch.action.reshape(rows, -1), padded)))
+        self._staging.put("return_to_go", zeroed(batch.return_to_go.reshape(rows) / return_scale, padded))
+        self._staging.put("t", np.clip(zeroed(batch.t.reshape(rows), padded), 0, model.times - 1))
+        self._staging.put("action", self._units(zeroed(batch.action.reshape(rows, -1), padded)))
         self._load_obs(batch.obs, rows, padded)
 
     def _load_obs(self, obs: Array, rows: int, padded: Array) -> None:
         model = self._model
         if model.fields.vector_dim:
-            self._put("vector", zeroed(model.vector(obs, rows, self._host_view("vector_norm")), padded))
+            self._staging.put("vector", zeroed(model.vector(obs, rows, self._host_view("vector_norm")), padded))
         if model.fields.mask_dim:
-            self._put("mask", np.asarray(action_mask(obs.reshape(rows), rows)) | padded[:, None])
+            self._staging.put("mask", np.asarray(action_mask(obs.reshape(rows), rows)) | padded[:, None])
         for i in range(len(model.state.convs)):
-            blocks = self._host[f"picture{i}"]
+            blocks = self._staging.arrays[f"picture{i}"]
             model.write_blocks(obs, rows, i, blocks)
             blocks[padded] = 0
-            self._send(f"picture{i}")
+            self._staging.send(f"picture{i}")
 
     def _units(self, action: Array) -> Array:
         """Return the actions that the environment took, in units of its bounds."""
@@ -109,16 +107,6 @@ class Imitation:
             if n and ((number < 0) | (number >= n)).any():
                 raise DataError(f"action column {column} has {n} choices, but the data says {number.max():.0f}")
         return self._scale.to_unit(in_bounds(action, spec))
-
-    def _put(self, name: str, values: Array | np.float32) -> None:
-        """Write to shared memory, with the shape it has there."""
-        target = self._host[name]
-        np.copyto(target, np.reshape(values, target.shape), casting="same_kind")
-        self._send(name)
-
-    def _send(self, name: str) -> None:
-        if self._pool.memory.device.type != "cpu":
-            self._mem[name].copy_(torch.from_numpy(self._host[name]))
 
     def _host_view(self, name: str) -> Array:
         view: Array = self._views[name].cpu().numpy()

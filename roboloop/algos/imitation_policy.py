@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from roboloop.algos.config import BCConfig, DTConfig
-from roboloop.algos.policy import ActionScale, bounded, kind_of
+from roboloop.algos.flat_policy import FlatPolicy
+from roboloop.algos.policy import bounded
 from roboloop.core.config import override, to_dict
 from roboloop.core.errors import DataError, nearest
 from roboloop.core.state import spec_from_data, spec_to_data
-from roboloop.core.types import Array, Decision, EnvSpec, State
+from roboloop.core.types import Array, Decision, EnvSpec
 from roboloop.nets.conv import ConvSpec
-from roboloop.nets.flat import Layout, clone, restore
+from roboloop.nets.flat import Layout, Views
 from roboloop.nets.mlp import MLPSpec
 from roboloop.nets.normalize import scaled
 from roboloop.nets.observations import Fields, action_mask
@@ -126,11 +127,15 @@ class ImitationModel:
             shapes[f"pixel_norm{i}"] = (2, picture.channels)
         return Layout(shapes)
 
+    def of_net(self, views: Views) -> Views:
+        """Return the views of the network proper, without those of the pictures' encoders."""
+        return {name: views[name] for name in self.net.shapes()}
+
     def initialise(self, flat: Tensor, rng: np.random.Generator, scale: DataScale, target: float) -> None:
         """Fill with the first weights, and with the dataset's scales."""
         views = self.layout.views(flat)
         weights = self.net_layout.views(views["net"])
-        self.net.initialise({name: weights[name] for name in self.net.shapes()}, rng)
+        self.net.initialise(self.of_net(weights), rng)
         self.state.initialise(weights, rng)
         mean, std = (np.asarray(a, np.float32).reshape(-1) for a in (scale.obs_mean, scale.obs_std))
         if not len(mean) == len(std) == self.fields.vector_dim:
@@ -150,17 +155,15 @@ class ImitationModel:
         self.state.convs[number].to_blocks(self.fields.pixels(obs, rows, self.fields.pictures[number]), out)
 
 
-class ImitationPolicy:
+class ImitationPolicy(FlatPolicy[ImitationModel]):
     """Acts by weights that a trainer may go on changing; a transformer is told how much return to reach."""
 
+    model_type = ImitationModel
+
     def __init__(self, model: ImitationModel, flat: Tensor) -> None:
-        self.version = 0
-        self._model, self._flat = model, flat
-        self._views = model.layout.views(flat)
-        self._weights = model.net_layout.views(self._views["net"])
-        self._actor = model.net.actor(self._weights, self._views["return_norm"])
+        super().__init__(model, flat)
+        self._actor = model.net.actor(model.of_net(self._weights), self._views["return_norm"])
         self.memory_size = self._actor.memory_size
-        self._scale = ActionScale(model.spec)
         self._encoders: dict[int, StateEncoder] = {}
 
     def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
@@ -205,57 +208,6 @@ class ImitationPolicy:
             self._encoders[rows] = StateEncoder(self._model.state, self._weights, None, pixel_norms(self._views), rows)
         return self._encoders[rows]
 
-    def _tensor(self, array: Array) -> Tensor:
-        return torch.from_numpy(array).to(self._flat.device)
-
-    def snapshot(self) -> ImitationPolicy:
-        """Return a policy that no later update changes."""
-        policy = ImitationPolicy(self._model, self._flat.clone())
-        policy.version = self.version
-        return policy
-
-    def state(self) -> State:
-        """Return all that acting needs, as copies."""
-        norms = {name: view.clone() for name, view in self._views.items() if name != "net"}
-        return {"net": clone(self._weights), "norms": norms, "cfg": self._model.cfg_data}
-
-    def load(self, state: State) -> None:
-        """Restore what ``state`` returned; the dataset's scales are those that the network was learned with."""
-        restore(self._weights, state["net"], "policy")
-        restore({name: view for name, view in self._views.items() if name != "net"}, state["norms"], "policy norms")
-
-    def blueprint(self) -> dict[str, Any]:
-        """Return what ``from_blueprint`` needs."""
-        return {"kind": kind_of(self), **self._model.to_data()}
-
-    @classmethod
-    def from_blueprint(cls, data: dict[str, Any]) -> ImitationPolicy:
-        """Build the same policy anew, with weights still to be read."""
-        model = ImitationModel.from_data(data)
-        return cls(model, model.layout.zeros())
-
-    @property
-    def num_weights(self) -> int:
-        """Length of the flat weights."""
-        return self._model.layout.size
-
-    def write_weights(self, out: Array) -> None:
-        """Write network, scales and target: they lie side by side already."""
-        torch.from_numpy(out).copy_(self._flat)
-
-    def read_weights(self, flat: Array, version: int) -> None:
-        """Take over what ``write_weights`` wrote."""
-        self._flat.copy_(torch.from_numpy(flat))
-        self.version = version
-
-
-def policy_from_state(state: State, spec: EnvSpec) -> ImitationPolicy:
-    """Build a policy from the ``policy`` entry of a saved state and the environment's spec alone."""
-    model = ImitationModel(config_of(state["cfg"]), spec)
-    policy = ImitationPolicy(model, model.layout.zeros())
-    policy.load(state)
-    return policy
-
 
 def config_of(data: dict[str, Any]) -> DTConfig | BCConfig:
     """Return the config of the kind that ``data`` names."""
@@ -264,7 +216,7 @@ def config_of(data: dict[str, Any]) -> DTConfig | BCConfig:
     return override(KINDS[data["name"]](), data)
 
 
-def pixel_norms(views: dict[str, Tensor]) -> list[Tensor]:
+def pixel_norms(views: Views) -> list[Tensor]:
     """Return the shift and scale of each picture's pixels, in order."""
     return [view for name, view in views.items() if name.startswith("pixel_norm")]
 

@@ -9,13 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roboloop.algos.adam import FlatAdam
+from roboloop.algos.gradient_step import GradientStep
 from roboloop.algos.imitation_policy import ImitationModel, pixel_norms
-from roboloop.algos.shards import stretch, sum_in_order
 from roboloop.nets.flat import ALIGN, BYTES, Layout, Views, bytes_of
 from roboloop.nets.windows import StateEncoder, Windows
 
-NORM_EPS = 1e-6
 SEED_WORDS = 4
 
 
@@ -82,23 +80,16 @@ class ImitationShard:
         self._mem = mem = shape.views(memory)
         self._own_rows = slice(index * shape.rows, (index + 1) * shape.rows)
         self._build_nets(shape, mem, index)
-        part = stretch(mem["m"].numel(), self._cfg.shards, index)
-        self._grads = list(mem["grad"][:, part])
         net = self._model.layout.views(mem["policy"])["net"]
-        self._adam = FlatAdam(
-            net[part], mem["m"][part], mem["v"][part], mem["step"][0], self._cfg.lr,
-            weight_decay=self._cfg.weight_decay,
-        )  # fmt: skip
-        self._seed, self._squares, self._metrics = mem["seed"][index], mem["squares"][index], mem["metrics"][index]
+        self._step = GradientStep(mem, net, index, self._cfg.max_grad_norm, weight_decay=self._cfg.weight_decay)
+        self._seed, self._metrics = mem["seed"][index], mem["metrics"][index]
 
     def _build_nets(self, shape: ImitationShape, mem: Views, index: int) -> None:
         model = self._model
         policy = model.layout.views(mem["policy"])
         weights, grads = model.net_layout.views(policy["net"]), model.net_layout.views(mem["grad"][index])
         self._encoder = StateEncoder(model.state, weights, grads, pixel_norms(policy), shape.rows)
-        names = model.net.shapes()
-        own = {name: weights[name] for name in names}, {name: grads[name] for name in names}
-        self._net = model.net.learner(*own, shape.windows)
+        self._net = model.net.learner(model.of_net(weights), model.of_net(grads), shape.windows)
 
     def run(self, phase: str) -> None:
         """Run one of PHASES."""
@@ -126,15 +117,9 @@ class ImitationShard:
         return Windows(state, self._model.head.encode(action), mem["return_to_go"][rows], mem["t"][rows], valid)
 
     def sum_gradients(self) -> None:
-        """Sum the shards' gradients of this stretch in order, and say how long the sum is."""
-        self._grad = sum_in_order(self._grads)
-        self._squares[0] = torch.dot(self._grad, self._grad)
+        """Sum this stretch of all gradients."""
+        self._step.sum()
 
     def step(self) -> None:
-        """Shorten the whole gradient where it is too long, and move this stretch of the parameters."""
-        norm = float(self._mem["squares"][:, 0].sum().sqrt())
-        limit = self._cfg.max_grad_norm
-        if limit and norm > limit:
-            self._grad.mul_(limit / (norm + NORM_EPS))
-        self._adam.lr = float(self._mem["lr"])
-        self._adam.update(self._grad)
+        """Move this stretch of the parameters."""
+        self._step.move()

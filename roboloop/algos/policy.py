@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from roboloop.core.errors import ConfigError
 from roboloop.core.state import spec_from_data, spec_to_data
 from roboloop.core.types import Array, Decision, EnvSpec, State
-from roboloop.nets.flat import Layout, Views, clone
+from roboloop.nets.flat import Layout, Views, clone, restore
 from roboloop.nets.heads import LOG_STD_MAX, LOG_STD_MIN
 from roboloop.nets.layers import Scratch
 from roboloop.nets.mlp import MLP, MLPSpec
@@ -128,13 +127,22 @@ class ActorPolicy:
 
     def snapshot(self) -> ActorPolicy:
         """Return a policy that no later update changes."""
-        policy = policy_from_state(self.state(), self._spec)
+        policy = self.from_state(self.state(), self._spec)
         policy.version = self.version
         return policy
 
     def state(self) -> State:
         """Return network and normaliser, as copies: all that acting needs."""
         return {"net": clone(self.weights), "norm": self.norm.state()}
+
+    @classmethod
+    def from_state(cls, state: State, spec: EnvSpec) -> ActorPolicy:
+        """Build a policy from the ``policy`` entry of a saved state and the environment's spec alone."""
+        saved = {name: torch.as_tensor(value) for name, value in state["net"].items()}
+        layout = Layout(MLPSpec.of(saved).shapes())
+        weights = layout.views(layout.zeros())
+        restore(weights, saved, "policy")
+        return cls(weights, spec, normalizer_of(state["norm"]))
 
     def blueprint(self) -> dict[str, Any]:
         """Return what ``from_blueprint`` needs."""
@@ -166,20 +174,6 @@ class ActorPolicy:
             self.weights[name].copy_(view)
         self.norm.numbers[:] = flat[self._layout.size :]
         self.version = version
-
-
-def policy_from_state(state: State, spec: EnvSpec) -> ActorPolicy:
-    """Build a policy from the ``policy`` entry of a saved state and the environment's spec alone."""
-    tensors = {name: _tensor(value) for name, value in state["net"].items()}
-    layout = Layout(MLPSpec.of(tensors).shapes())
-    weights = layout.views(layout.zeros())
-    for name, view in weights.items():
-        view.copy_(tensors[name])
-    return ActorPolicy(weights, spec, normalizer_of(state["norm"]))
-
-
-def _tensor(value: Any) -> Tensor:
-    return value if isinstance(value, Tensor) else torch.from_numpy(np.asarray(value))
 
 
 def kind_of(policy: object) -> str:

@@ -12,10 +12,11 @@ from roboloop.algos.adam import MAX_ADAM_STEP
 from roboloop.algos.config import PPOConfig
 from roboloop.algos.learning_rate import make_learning_rate
 from roboloop.algos.policy import ActionScale
-from roboloop.algos.ppo_policy import PPOModel, PPOPolicy, policy_from_state
+from roboloop.algos.ppo_policy import PPOModel, PPOPolicy
 from roboloop.algos.ppo_shard import FACTS, METRICS, PPOShape, PPOShard
 from roboloop.algos.returns import ends_of, gae
 from roboloop.algos.shards import ShardPool
+from roboloop.algos.staging import Staging
 from roboloop.core.errors import ConfigError
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
 from roboloop.core.types import Array, EnvSpec, Metrics, Rollout, State
@@ -23,7 +24,7 @@ from roboloop.nets.flat import clone, restore
 from roboloop.nets.normalize import RunningNorm
 from roboloop.nets.observations import action_mask
 
-__all__ = ["PPO", "PPOPolicy", "policy_from_state"]
+__all__ = ["PPO", "PPOPolicy"]
 
 PIXEL_VARIANCE_FLOOR = 1.0
 """A channel that hardly changes is not blown up: deviations below one grey level count as one."""
@@ -48,8 +49,7 @@ class PPO:
         self._shape = PPOShape(model, num_envs)
         self._pool = ShardPool(self._shape, self._shape.memory().size, cfg.shards, cfg.processes, device)
         self._mem = self._shape.views(self._pool.memory)
-        # what changes at each update is written through numpy: in place on the CPU, staged for other devices
-        self._host = {name: view.cpu().numpy() for name, view in self._mem.items()}
+        self._staging = Staging(self._mem)
         model.initialise(self._mem["policy"], stream(seed, "ppo-init"))
         self._views = model.layout.views(self._mem["policy"])
         self._weights = model.net_layout.views(self._views["net"])
@@ -90,7 +90,7 @@ class PPO:
         if not is_fresh.any():
             return metrics  # nothing is learned, not even scales: a policy of this version stays what it is
         metrics["explained_variance"] = self._load_rollout(rollout, is_fresh)
-        self._put("lr", np.float32(lr))
+        self._staging.put("lr", np.float32(lr))
         passes = [self._pass() for _ in range(self.cfg.epochs)]
         self._lr.after_update(float(passes[-1][:, METRICS.index("approx_kl")].mean()))
         self._learn_norms(rollout)
@@ -119,12 +119,12 @@ class PPO:
             "target": (targets.value - mean) / std, "weight": np.broadcast_to(is_fresh, old_value.shape),
             "reward": rollout.reward, "is_end": ends.is_end, "end_value": ends.value,
         }  # fmt: skip
-        self._put("facts", np.stack([facts[name] for name in FACTS], axis=-1))
-        self._put("action", self._scale.to_unit(rollout.action))
-        self._put("memory", rollout.memory)
+        self._staging.put("facts", np.stack([facts[name] for name in FACTS], axis=-1))
+        self._staging.put("action", self._scale.to_unit(rollout.action))
+        self._staging.put("memory", rollout.memory)
         starts = np.zeros((self._shape.steps + 1, self._shape.num_envs), np.float32)
         starts[1:] = ends.is_end
-        self._put("starts", starts[: self._shape.seen_steps])
+        self._staging.put("starts", starts[: self._shape.seen_steps])
         self._load_obs(rollout.obs[: self._shape.seen_steps], self._shape.seen_steps * self._shape.num_envs)
         spread = float(np.var(targets.value))
         return 1.0 - float(np.var(targets.value - old_value)) / spread if spread else 0.0
@@ -132,19 +132,19 @@ class PPO:
     def _load_obs(self, obs: Array, rows: int) -> None:
         model = self._model
         if model.fields.vector_dim:
-            self._put("vector", model.vector(obs, rows, self._host_view("vector_norm")))
+            self._staging.put("vector", model.vector(obs, rows, self._host_view("vector_norm")))
         if model.fields.mask_dim:
-            self._put("mask", np.asarray(action_mask(obs, rows)))
+            self._staging.put("mask", np.asarray(action_mask(obs, rows)))
         for i in range(len(model.net.convs)):
-            model.write_blocks(obs, rows, i, self._host[f"picture{i}"])
-            self._send(f"picture{i}")
+            model.write_blocks(obs, rows, i, self._staging.arrays[f"picture{i}"])
+            self._staging.send(f"picture{i}")
 
     def _pass(self) -> Array:
         """Take one gradient step per minibatch; return each one's METRICS and length of the gradient, one row each."""
         rows: list[list[float]] = []
         for index in self._minibatches():
-            self._put("index", index)
-            self._put("step", np.float32(min(self.num_updates + 1, MAX_ADAM_STEP)))
+            self._staging.put("index", index)
+            self._staging.put("step", np.float32(min(self.num_updates + 1, MAX_ADAM_STEP)))
             self._pool.run(PPOShard.PHASES)
             self.num_updates += 1
             norm = math.sqrt(float(self._mem["squares"][:, 0].sum()))
@@ -154,12 +154,12 @@ class PPO:
     def _minibatches(self) -> Iterator[Array]:
         """Yield each minibatch's units ``[shards, units]``; those in which every row is stale are left out."""
         shape = self._shape
-        weight = self._host["facts"][:, FACTS.index("weight")].reshape(shape.steps, shape.num_envs)
+        weight = self._staging.arrays["facts"][:, FACTS.index("weight")].reshape(shape.steps, shape.num_envs)
         per_unit = weight.sum(0) if self.cfg.by_column else weight.reshape(-1)
         order = self._rng.permutation(shape.num_units).reshape(self.cfg.minibatches, self.cfg.shards, shape.units)
         for index in order:
             if count := float(per_unit[index].sum()):
-                self._put("one_over_count", np.float32(1.0 / count))
+                self._staging.put("one_over_count", np.float32(1.0 / count))
                 yield index
 
     def _rescale_values(self, returns: Array) -> None:
@@ -186,16 +186,6 @@ class PPO:
             if name != "return_norm":
                 self._views[name].copy_(torch.from_numpy(norm.numbers).view(2, -1))
 
-    def _put(self, name: str, values: Array | np.float32) -> None:
-        """Write to shared memory, with the shape it has there."""
-        target = self._host[name]
-        np.copyto(target, np.reshape(values, target.shape), casting="same_kind")
-        self._send(name)
-
-    def _send(self, name: str) -> None:
-        if self._pool.memory.device.type != "cpu":
-            self._mem[name].copy_(torch.from_numpy(self._host[name]))
-
     def _host_view(self, name: str) -> Array:
         view: Array = self._views[name].cpu().numpy()
         return view
@@ -215,12 +205,9 @@ class PPO:
     def load(self, state: State) -> None:
         """Restore what ``state`` returned: the next update is then the one that would have come."""
         layout = self._model.net_layout
-        sources = {"policy": state["policy"]["net"], "m": state["adam"]["m"], "v": state["adam"]["v"]}
-        targets = {"policy": self._weights} | {name: layout.views(self._mem[name]) for name in ("m", "v")}
-        for name, views in targets.items():
-            restore(views, sources[name], name)
-        for name, numbers in state["policy"]["norms"].items():
-            self._views[name].copy_(torch.as_tensor(numbers))
+        self._policy.load(state["policy"])
+        for name in ("m", "v"):
+            restore(layout.views(self._mem[name]), state["adam"][name], name)
         for name, norm in self._norms.items():
             norm.load(state["norms"][name])
         self._lr.load(state["lr"])

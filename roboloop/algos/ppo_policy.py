@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from roboloop.algos.config import PPOConfig
-from roboloop.algos.policy import ActionScale, kind_of
+from roboloop.algos.flat_policy import FlatPolicy
 from roboloop.core.config import override, to_dict
 from roboloop.core.state import spec_from_data, spec_to_data
-from roboloop.core.types import Array, Decision, EnvSpec, State
+from roboloop.core.types import Array, Decision, EnvSpec
 from roboloop.nets.actions import ActionHead
 from roboloop.nets.actor_critic import ActorCritic, ActorCriticSpec, Inputs, Window
 from roboloop.nets.conv import ConvSpec
-from roboloop.nets.flat import Layout, clone
+from roboloop.nets.flat import Layout
 from roboloop.nets.normalize import scaled
 from roboloop.nets.observations import Fields, action_mask
 
@@ -105,15 +105,14 @@ class PPOModel:
         self.net.convs[number].to_blocks(self.fields.pixels(obs, rows, self.fields.pictures[number]), out)
 
 
-class PPOPolicy:
+class PPOPolicy(FlatPolicy[PPOModel]):
     """Acts by weights that a trainer may go on changing, and says what its actions are worth."""
 
+    model_type = PPOModel
+
     def __init__(self, model: PPOModel, flat: Tensor) -> None:
-        self.version = 0
+        super().__init__(model, flat)
         self.memory_size = model.net.memory_size
-        self._model, self._flat = model, flat
-        self._views = model.layout.views(flat)
-        self._scale = ActionScale(model.spec)
         self._nets: dict[int, ActorCritic] = {}
 
     def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
@@ -146,62 +145,6 @@ class PPOPolicy:
         if rows not in self._nets:
             if len(self._nets) == MAX_NETS:
                 self._nets.clear()
-            weights = self._model.net_layout.views(self._views["net"])
             pixel_norms = [self._views[f"pixel_norm{i}"] for i in range(len(self._model.net.convs))]
-            self._nets[rows] = self._model.net.build(weights, None, pixel_norms, Window(1, rows))
+            self._nets[rows] = self._model.net.build(self._weights, None, pixel_norms, Window(1, rows))
         return self._nets[rows]
-
-    def _tensor(self, array: Array) -> Tensor:
-        return torch.from_numpy(array).to(self._flat.device)
-
-    def snapshot(self) -> PPOPolicy:
-        """Return a policy that no later update changes."""
-        policy = PPOPolicy(self._model, self._flat.clone())
-        policy.version = self.version
-        return policy
-
-    def state(self) -> State:
-        """Return all that acting needs, as copies."""
-        norms = {name: view.clone() for name, view in self._views.items() if name != "net"}
-        return {
-            "net": clone(self._model.net_layout.views(self._views["net"])),
-            "norms": norms,
-            "cfg": self._model.cfg_data,
-            "frames": self._model.frames,
-        }
-
-    def blueprint(self) -> dict[str, Any]:
-        """Return what ``from_blueprint`` needs."""
-        return {"kind": kind_of(self), **self._model.to_data()}
-
-    @classmethod
-    def from_blueprint(cls, data: dict[str, Any]) -> PPOPolicy:
-        """Build the same policy anew, with weights still to be read."""
-        model = PPOModel.from_data(data)
-        return cls(model, model.layout.zeros())
-
-    @property
-    def num_weights(self) -> int:
-        """Length of the flat weights."""
-        return self._model.layout.size
-
-    def write_weights(self, out: Array) -> None:
-        """Write networks and norms: they lie side by side already."""
-        torch.from_numpy(out).copy_(self._flat)
-
-    def read_weights(self, flat: Array, version: int) -> None:
-        """Take over what ``write_weights`` wrote."""
-        self._flat.copy_(torch.from_numpy(flat))
-        self.version = version
-
-
-def policy_from_state(state: State, spec: EnvSpec) -> PPOPolicy:
-    """Build a policy from the ``policy`` entry of a saved state and the environment's spec alone."""
-    model = PPOModel(override(PPOConfig(), state["cfg"]), spec, int(state["frames"]))
-    flat = model.layout.zeros()
-    views = model.layout.views(flat)
-    for name, view in model.net_layout.views(views["net"]).items():
-        view.copy_(torch.as_tensor(state["net"][name]))
-    for name, norm in state["norms"].items():
-        views[name].copy_(torch.as_tensor(norm))
-    return PPOPolicy(model, flat)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from roboloop.algos.adam import FlatAdam
+from roboloop.algos.gradient_step import GradientStep
 from roboloop.algos.ppo_losses import (
     advantage_sums,
     log_ratio_of,
@@ -20,7 +20,6 @@ from roboloop.algos.ppo_losses import (
 )
 from roboloop.algos.ppo_policy import PPOModel
 from roboloop.algos.returns import Ends, vtrace
-from roboloop.algos.shards import stretch, sum_in_order
 from roboloop.nets.actor_critic import Inputs, Window
 from roboloop.nets.flat import ALIGN, BYTES, Layout, Views, bytes_of
 
@@ -29,7 +28,6 @@ FACTS = ("old_log_prob", "old_value", "weight", "advantage", "target", "reward",
 METRICS = ("policy_loss", "approx_kl", "clip_fraction", "value_loss", "entropy")
 ADAM_EPS = 1e-5
 """Of the original implementation: with 1e-8, weights whose gradients are tiny move as far as all others."""
-NORM_EPS = 1e-6
 
 
 @dataclass(frozen=True)
@@ -120,12 +118,8 @@ class PPOShard:
         self._net = model.net.build(
             layout.views(policy["net"]), layout.views(mem["grad"][index]), pixel_norms, shape.window
         )
-        part = stretch(layout.size, self._cfg.shards, index)
-        self._grads = list(mem["grad"][:, part])
-        self._adam = FlatAdam(
-            policy["net"][part], mem["m"][part], mem["v"][part], mem["step"][0], self._cfg.lr, ADAM_EPS
-        )
-        self._sums, self._squares, self._metrics = mem["sums"][index], mem["squares"][index], mem["metrics"][index]
+        self._step = GradientStep(mem, policy["net"], index, self._cfg.max_grad_norm, ADAM_EPS)
+        self._sums, self._metrics = mem["sums"][index], mem["metrics"][index]
         # memory taken anew for each minibatch would cost more than filling it
         sizes = [(shape.window.rows, conv.block_bytes) for conv in model.net.convs]
         self._pictures = tuple(torch.empty(size, dtype=torch.uint8, device=memory.device) for size in sizes)
@@ -196,15 +190,9 @@ class PPOShard:
         self._metrics[: len(METRICS)] = torch.stack(rows) @ weight
 
     def sum_gradients(self) -> None:
-        """Sum the shards' gradients of this stretch in order, and say how long the sum is."""
-        self._grad = sum_in_order(self._grads)
-        self._squares[0] = torch.dot(self._grad, self._grad)
+        """Sum this stretch of all gradients."""
+        self._step.sum()
 
     def step(self) -> None:
-        """Shorten the whole gradient where it is too long, and move this stretch of the parameters."""
-        norm = float(self._mem["squares"][:, 0].sum().sqrt())
-        limit = self._cfg.max_grad_norm
-        if limit and norm > limit:
-            self._grad.mul_(limit / (norm + NORM_EPS))
-        self._adam.lr = float(self._mem["lr"])
-        self._adam.update(self._grad)
+        """Move this stretch of the parameters."""
+        self._step.move()

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import layer_norm, linear
 
 from roboloop.core.types import Array
-from roboloop.nets.flat import Views, under
+from roboloop.nets.flat import Views
 from roboloop.nets.layers import NORM_EPS, as_in_out
 from roboloop.nets.windows import ACTION, RETURN, STATE, TOKENS, UNSEEN
 
@@ -31,12 +31,17 @@ class CachedTransformer:
     """Acts by weights that a trainer may go on changing."""
 
     def __init__(self, weights: Views, return_norm: Tensor, steps: int, layers: int, heads: int) -> None:
-        self._weights, self._return_norm = weights, return_norm
-        self._steps, self._heads = steps, heads
-        self._blocks = [under(f"block{i}", weights) for i in range(layers)]
-        self._embed = {kind: under(f"embed.{name}", weights) for kind, name in enumerate(TOKENS)}
+        self._return_norm, self._steps, self._layers, self._heads = return_norm, steps, layers, heads
         self._time = weights["time"]
-        self._cache_at = LAST_ACTION + as_in_out(*self._embed[ACTION].values()).shape[0]
+        names = [name.removesuffix(".bias") for name in weights if name.endswith(".bias")]
+        # looked up once: names would take longer than the products of a few rows
+        self._dense = {
+            name: (as_in_out(weights[f"{name}.weight"], weights[f"{name}.bias"]).t(), weights[f"{name}.bias"])
+            for name in names
+            if f"{name}.weight" in weights
+        }
+        self._norms = {n: (weights[f"{n}.gain"], weights[f"{n}.bias"]) for n in names if f"{n}.gain" in weights}
+        self._cache_at = LAST_ACTION + self._dense["embed.action"][0].shape[1]
         self._cache_shape = (layers, 2, steps * len(TOKENS), self._time.shape[1])
         self.memory_size = self._cache_at + math.prod(self._cache_shape)
 
@@ -49,14 +54,14 @@ class CachedTransformer:
         known = torch.from_numpy(after).to(device)  # on the CPU this is the new memory itself
         cache = known[:, self._cache_at :].view(len(known), *self._cache_shape)
         x = self._tokens(state, known, torch.from_numpy(t).to(device))
-        x = layer_norm(x, x.shape[-1:], *self._norm_of("embed.norm"), NORM_EPS)
+        x = self._normed("embed.norm", x)
         places, bias = (torch.from_numpy(a).to(device) for a in (self._places(t), self._bias(t)))
-        for i in range(len(self._blocks)):
-            x = self._block(i, x, cache[:, i], places, bias)
-        x = layer_norm(x[:, NEW.index(STATE)], x.shape[-1:], *self._norm_of("norm"), NORM_EPS)
+        for i in range(self._layers):
+            x = self._block(f"block{i}", x, cache[:, i], places, bias)
+        outputs = linear(self._normed("norm", x[:, NEW.index(STATE)]), *self._dense["head"])
         if known.device.type != "cpu":
             after = known.cpu().numpy()
-        return dense(x, under("head", self._weights)), after
+        return outputs, after
 
     def note_action(self, memory: Array, action: Array) -> None:
         """Keep the actions that were chosen: they become tokens at the next step."""
@@ -78,21 +83,24 @@ class CachedTransformer:
         }
         last = len(self._time) - 1
         times = {kind: self._time[(t - int(kind == ACTION)).clamp(0, last)] for kind in NEW}
-        return torch.stack([dense(inputs[kind], self._embed[kind]) + times[kind] for kind in NEW], dim=1)
+        layers = {kind: self._dense[f"embed.{TOKENS[kind]}"] for kind in NEW}
+        return torch.stack([linear(inputs[kind], *layers[kind]) + times[kind] for kind in NEW], dim=1)
 
-    def _block(self, i: int, x: Tensor, cache: Tensor, places: Tensor, bias: Tensor) -> Tensor:
+    def _block(self, name: str, x: Tensor, cache: Tensor, places: Tensor, bias: Tensor) -> Tensor:
         """Return the new tokens after one block; keys and values are written to ``cache [B, 2, places, width]``."""
-        weights, rows = self._blocks[i], len(x)
-        h = layer_norm(x, x.shape[-1:], *self._norm_of(f"block{i}.norm1"), NORM_EPS)
-        key_value = torch.stack([dense(h, under(name, weights)) for name in ("key", "value")], dim=1)
-        cache.scatter_(2, places.view(rows, 1, -1, 1).expand_as(key_value), key_value)
-        query = self._by_head(dense(h, under("query", weights)))
-        key, value = self._by_head(cache[:, 0]), self._by_head(cache[:, 1])
-        scores = (query @ key.transpose(2, 3)) / math.sqrt(query.shape[3]) + bias.unsqueeze(1)
-        gathered = (scores.softmax(3) @ value).transpose(1, 2).flatten(2)
-        x = x + dense(gathered, under("mix", weights))
-        h = layer_norm(x, x.shape[-1:], *self._norm_of(f"block{i}.norm2"), NORM_EPS)
-        return x + dense(dense(h, under("expand", weights)).relu_(), under("contract", weights))
+        query, key, value, mix, expand, contract = (
+            self._dense[f"{name}.{layer}"] for layer in ("query", "key", "value", "mix", "expand", "contract")
+        )
+        h = self._normed(f"{name}.norm1", x)
+        key_value = torch.stack((linear(h, *key), linear(h, *value)), dim=1)
+        cache.scatter_(2, places.view(len(x), 1, -1, 1).expand_as(key_value), key_value)
+        q, k, v = (self._by_head(tokens) for tokens in (linear(h, *query), cache[:, 0], cache[:, 1]))
+        scores = (q @ k.transpose(2, 3)) / math.sqrt(q.shape[3]) + bias.unsqueeze(1)
+        x = x + linear((scores.softmax(3) @ v).transpose(1, 2).flatten(2), *mix)
+        return x + linear(linear(self._normed(f"{name}.norm2", x), *expand).relu_(), *contract)
+
+    def _normed(self, name: str, x: Tensor) -> Tensor:
+        return layer_norm(x, x.shape[-1:], *self._norms[name], NORM_EPS)
 
     def _by_head(self, tokens: Tensor) -> Tensor:
         """Turn ``[B, tokens, width]`` into ``[B, heads, tokens, size]``."""
@@ -113,11 +121,3 @@ class CachedTransformer:
         seen = {ACTION: age > 0, RETURN: (age > 0) | (kind == RETURN), STATE: (age > 0) | (kind != ACTION)}
         allowed = np.stack([seen[new] & exists for new in NEW], axis=1)
         return np.where(allowed, 0.0, UNSEEN).astype(np.float32)
-
-    def _norm_of(self, name: str) -> tuple[Tensor, Tensor]:
-        return self._weights[f"{name}.gain"], self._weights[f"{name}.bias"]
-
-
-def dense(x: Tensor, weights: Views) -> Tensor:
-    """Return x W + b over the last dim."""
-    return linear(x, as_in_out(weights["weight"], weights["bias"]).t(), weights["bias"])

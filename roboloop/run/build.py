@@ -190,10 +190,10 @@ def policy_of(cfg: Experiment, spec: EnvSpec, state: State) -> PortablePolicy:
 
     saved = state["algo"]["policy"]
     if cfg.is_offline:
-        return imitation.policy_from_state(saved, spec)
+        return imitation.ImitationPolicy.from_state(saved, spec)
     if isinstance(cfg.algo, PPOConfig):
-        return ppo.policy_from_state(saved, spec)
-    return policy.policy_from_state(saved, spec)
+        return ppo.PPOPolicy.from_state(saved, spec)
+    return policy.ActorPolicy.from_state(saved, spec)
 
 
 def evaluator(cfg: Experiment, lanes: int) -> Evaluator:

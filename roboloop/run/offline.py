@@ -22,7 +22,6 @@ from roboloop.run.config import Experiment
 
 SCALE_EPISODES = 200
 """Episodes that mean and deviation of observations are taken from, evenly spread."""
-LEAST_STD = 1e-6
 
 
 class StandingStill:
@@ -148,7 +147,7 @@ def scale_of(dataset: Dataset, rows: Array) -> DataScale:
     some = rows[np.unique(np.linspace(0, len(rows) - 1, SCALE_EPISODES).astype(int))]
     seen = [fields.vector(obs[:-1], len(obs) - 1) for obs in (dataset.episode(int(row)).obs for row in some)]
     vectors = np.concatenate(seen).astype(np.float64)
-    mean, std = vectors.mean(0), np.maximum(vectors.std(0), LEAST_STD)
+    mean, std = vectors.mean(0), vectors.std(0)
     return DataScale(mean.astype(np.float32), std.astype(np.float32), scale)
 
 

@@ -13,7 +13,7 @@ import torch
 
 from roboloop.algos.bc import behaviour_cloning
 from roboloop.algos.config import BCConfig, DTConfig
-from roboloop.algos.decision_transformer import decision_transformer, policy_from_state, return_scale_of
+from roboloop.algos.decision_transformer import decision_transformer, return_scale_of
 from roboloop.algos.imitation import DataScale, Imitation
 from roboloop.core import state as states
 from roboloop.core.errors import ConfigError, DataError
@@ -188,7 +188,7 @@ def test_a_policy_travels(cfg: DTConfig | BCConfig, world: type[World]) -> None:
     policy: PortablePolicy = algo.policy
     for _ in range(2):
         algo.update(next(source))
-    others = [rebuilt(policy), algo.policy.snapshot(), policy_from_state(algo.state()["policy"], spec)]
+    others = [rebuilt(policy), algo.policy.snapshot(), type(policy).from_state(algo.state()["policy"], spec)]
     rng = np.random.default_rng(0)
     for rows in (4, 1):
         memories = [np.zeros((rows, policy.memory_size), np.float32) for _ in range(1 + len(others))]

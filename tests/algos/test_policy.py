@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from roboloop.algos.config import PPOConfig, SACConfig
-from roboloop.algos.policy import ActorPolicy, UniformPolicy, policy_from_state
+from roboloop.algos.policy import ActorPolicy, UniformPolicy
 from roboloop.algos.ppo import PPO
-from roboloop.algos.ppo import policy_from_state as ppo_policy_from_state
 from roboloop.algos.sac import SAC
 from roboloop.core.state import spec_from_data, spec_to_data
 from roboloop.core.types import Decision, EnvSpec, PortablePolicy
@@ -51,7 +50,7 @@ def test_a_sac_policy_travels(normalize_obs: bool, layer_norm: bool) -> None:
     policies = [sac.policy]
     for _ in range(3):
         sac.update(next(source))
-    policies += [rebuilt(sac.policy), sac.policy.snapshot(), policy_from_state(sac.state()["policy"], SPEC)]
+    policies += [rebuilt(sac.policy), sac.policy.snapshot(), ActorPolicy.from_state(sac.state()["policy"], SPEC)]
     assert sac.policy.version == 3
     obs = np.random.default_rng(1).normal(size=(7, 5)).astype(np.float32)
     for explore in (False, True):
@@ -75,7 +74,11 @@ def test_a_ppo_policy_travels(change: dict[str, Any]) -> None:
     for _ in range(2):
         ppo.update(player.collect(ppo.policy, 4))
     assert ppo.policy.version == 2
-    others = [rebuilt(ppo.policy), ppo.policy.snapshot(), ppo_policy_from_state(ppo.state()["policy"], Anything.spec)]
+    others = [
+        rebuilt(ppo.policy),
+        ppo.policy.snapshot(),
+        type(ppo.policy).from_state(ppo.state()["policy"], Anything.spec),
+    ]
     for rows in (4, 1):
         obs, memory = player.world.obs[:rows], np.random.default_rng(0).normal(size=(rows, ppo.policy.memory_size))
         for explore in (False, True):

@@ -43,8 +43,8 @@ def make(change: dict[str, Any], world: type[World] = Anything, num_envs: int = 
 def run_forward(ppo: PPO, rollout: Rollout) -> PPOShard:
     """Run the first phase on a whole rollout and return the only shard."""
     ppo._load_rollout(rollout, np.ones(ppo._shape.num_envs, np.float32))
-    ppo._put("index", np.arange(ppo._shape.num_units).reshape(1, -1))
-    ppo._put("one_over_count", np.float32(1.0 / rollout.num_steps))
+    ppo._staging.put("index", np.arange(ppo._shape.num_units).reshape(1, -1))
+    ppo._staging.put("one_over_count", np.float32(1.0 / rollout.num_steps))
     ppo._pool.run(PPOShard.PHASES[:1])
     shard = ppo._pool._shards[0]
     assert isinstance(shard, PPOShard)

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from roboloop.algos.config import SACConfig
-from roboloop.algos.policy import UniformPolicy, policy_from_state
+from roboloop.algos.policy import ActorPolicy, UniformPolicy
 from roboloop.algos.sac import SAC
 from roboloop.algos.sac_shard import SACShard
 from roboloop.algos.shards import stretch
@@ -131,7 +131,7 @@ def test_policy_from_saved_weights_equals_the_live_policy() -> None:
             batches(16),
         )
         sac.update(next(source))
-        saved = policy_from_state(sac.state()["policy"], SPEC)
+        saved = ActorPolicy.from_state(sac.state()["policy"], SPEC)
         for rows in (1, 7):
             obs = np.random.default_rng(rows).normal(size=(rows, 5)).astype(np.float32)
             for explore in (False, True):

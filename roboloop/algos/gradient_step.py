@@ -1,0 +1,38 @@
+"""A shard's part of a gradient step: it sums its stretch of all shards' gradients and moves those parameters."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from roboloop.algos.adam import EPS, FlatAdam
+from roboloop.algos.shards import stretch, sum_in_order
+from roboloop.nets.flat import Views
+
+NORM_EPS = 1e-6
+
+
+class GradientStep:
+    """Over shared memory ``grad [shards, size]``, ``m``, ``v``, ``step``, ``lr`` and ``squares [shards, ...]``."""
+
+    def __init__(
+        self, mem: Views, param: Tensor, index: int, max_grad_norm: float, eps: float = EPS, weight_decay: float = 0.0
+    ) -> None:
+        part = stretch(param.numel(), len(mem["grad"]), index)
+        self._grads = list(mem["grad"][:, part])
+        self._lr, self._squares, self._own_squares = mem["lr"], mem["squares"], mem["squares"][index]
+        self._limit = max_grad_norm
+        self._adam = FlatAdam(param[part], mem["m"][part], mem["v"][part], mem["step"][0], 0.0, eps, weight_decay)
+
+    def sum(self) -> None:
+        """Sum the shards' gradients of this stretch in order, and say how long the sum is."""
+        self._grad = sum_in_order(self._grads)
+        self._own_squares[0] = torch.dot(self._grad, self._grad)
+
+    def move(self) -> None:
+        """Shorten the whole gradient where it is too long, and move this stretch of the parameters."""
+        norm = float(self._squares[:, 0].sum().sqrt())
+        if self._limit and norm > self._limit:
+            self._grad.mul_(self._limit / (norm + NORM_EPS))
+        self._adam.lr = float(self._lr)
+        self._adam.update(self._grad)
