@@ -120,7 +120,8 @@ class DoomWorld(ReplayWorld):
         if state is not None:
             self._screen = state.screen_buffer  # a copy of its own
             height, width = self._shrunk.shape[:2]
-            cv2.resize(self._screen, (width, height), dst=self._shrunk, interpolation=cv2.INTER_LINEAR)
+            # as Sample Factory does; it leaves the game's palette as it is, which makes recordings a third as large
+            cv2.resize(self._screen, (width, height), dst=self._shrunk, interpolation=cv2.INTER_NEAREST)
             read = self._game.get_game_variable
             self._values = {name: read(variable) for name, variable in self._variables.items()}
         if not self.obs_dtype.names:
