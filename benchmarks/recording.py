@@ -28,6 +28,11 @@ TASKS: dict[str, dict[str, Any]] = {
         "env": {"id": "doom/basic", "num_envs": 8, "action_repeat": 4},
         "algo": {**PPO, "rollout_steps": 32, "minibatches": 1, "epochs": 1, "core": "gru"},
     },
+    "doom/basic, PPO, two workers": {
+        "env": {"id": "doom/basic", "num_envs": 16, "action_repeat": 4},
+        "sample": {"groups": 2, "workers": 2},
+        "algo": {"name": "ppo", "rollout_steps": 32, "batch_envs": 32, "minibatches": 1, "epochs": 1, "core": "gru"},
+    },
 }
 
 
