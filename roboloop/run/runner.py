@@ -282,7 +282,7 @@ class Runner:
 
     def _eta_s(self) -> float | None:
         rate = self.clock.step / self.watch.wall_s if self.watch.wall_s > 0 else 0.0
-        return (self.cfg.steps - self.clock.step) / rate if rate else None
+        return max(self.cfg.steps - self.clock.step, 0) / rate if rate else None
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._stop_signal = number  # the loop ends after this iteration, with a checkpoint
