@@ -71,7 +71,7 @@ VERBS: dict[str, tuple[Verb, str]] = {
     "eval": (_eval, "evaluate a run's checkpoint on held-out goals, or a scripted expert"),
     "runs": (_runs, "list runs with state, steps, success, speed and ETA"),
     "plot": (_plot, "draw learning curves of one or more runs"),
-    "dataset": (_dataset, "look at, verify, repair, merge or filter recorded episodes"),
+    "dataset": (_dataset, "look at, verify, repair, merge, filter, export or import recorded episodes"),
     "recipes": (_recipes, "list the recipes, or print one"),
     "envs": (_envs, "list environment ids"),
     "bench": (_bench, "run a benchmark of benchmarks/"),

@@ -10,7 +10,14 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FILES = sorted((ROOT / "roboloop").rglob("*.py"))
-LEVELS = [{"core"}, {"envs", "nets", "data", "track"}, {"sample", "algos"}, {"run"}, {"launch", "dash"}, {"cli"}]
+LEVELS = [
+    {"core"},
+    {"envs", "nets", "data", "track"},
+    {"sample", "algos", "exchange"},
+    {"run"},
+    {"launch", "dash"},
+    {"cli"},
+]
 RANK = {package: rank for rank, level in enumerate(LEVELS) for package in level}
 
 

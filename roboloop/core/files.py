@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -71,6 +72,47 @@ def append_durable(fd: int, size: int, *parts: bytes, sync: bool = True) -> int:
         os.ftruncate(fd, size)
         raise
     return size + sum(map(len, parts))
+
+
+@contextlib.contextmanager
+def staged(out: Path) -> Iterator[Path]:
+    """Yield where to write a new file or directory; it gets its name when it is whole and durable, or never."""
+    _refuse_existing(out)
+    stage = out.with_name(f".{out.name}.tmp")
+    stage.mkdir(parents=True, exist_ok=True)
+    with take_lock(stage, "written by"):
+        try:
+            for left_by_a_crash in stage.iterdir():
+                if left_by_a_crash.name != "lock":
+                    _remove(left_by_a_crash)
+            yield stage / out.name
+            _sync_tree(stage / out.name)
+            _refuse_existing(out)  # it may have come meanwhile
+            os.rename(stage / out.name, out)
+            sync_directory(out.parent)
+        finally:
+            shutil.rmtree(stage)
+
+
+def _refuse_existing(path: Path) -> None:
+    if path.exists() or path.is_symlink():
+        raise DataError(f"{path} exists: nothing was changed")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def _sync_tree(path: Path) -> None:
+    for inner in [path, *path.rglob("*")]:
+        if inner.is_dir():
+            sync_directory(inner)
+        else:
+            with open(inner, "rb") as file:
+                os.fsync(file.fileno())
 
 
 def sync_directory(path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from roboloop.core.errors import DataError
+from roboloop.core.rng import stream
 from roboloop.core.state import spec_from_data, spec_to_data
 from roboloop.core.types import Array, EnvSpec
 from roboloop.data.codec import CODEC, check_codec
@@ -82,6 +83,26 @@ class Facts(NamedTuple):
         """Return what ``to_data`` described."""
         values: dict[str, Any] = {name: math.nan if value is None else value for name, value in data.items()}
         return cls(**values)
+
+
+def facts_of(
+    episode: Episode, env: int, number: int, step: int, task: str, seed: int = 0, success: float = math.nan
+) -> Facts:
+    """Return what can be said of an episode that no recorder saw; a reward that is not finite is a DataError."""
+    raw, shaped = (float(rewards.sum(dtype=np.float64)) for rewards in (episode.raw_reward, episode.reward))
+    if not math.isfinite(raw + shaped):
+        raise DataError(f"episode {number} of stream {env} has a reward that is not finite")
+    versions = int(episode.version[0]), int(episode.version[-1])
+    return Facts(
+        env=env, episode=number, length=len(episode.reward), episode_return=raw, shaped_return=shaped, success=success,
+        version_first=versions[0], version_last=versions[1], step=step, task=task, segment=0,
+        key=retention_key(seed, env, number),
+    )  # fmt: skip
+
+
+def retention_key(seed: int, env: int, number: int) -> float:
+    """Return the draw of an episode; one that is rolled back and comes again has the same, for it has the same name."""
+    return float(stream(seed, "record", env, number).random())
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,12 @@ from roboloop.core.config import override
 from roboloop.core.errors import UserError
 from roboloop.core.files import read_json, write_durable
 from roboloop.core.memory import SharedMemory
-from roboloop.core.rng import stream
 from roboloop.core.state import spec_from_data
 from roboloop.core.types import Array
 from roboloop.core.wire import Channel
 from roboloop.data.assembly import Assembler, raw_bytes
 from roboloop.data.config import RecordConfig
-from roboloop.data.episodes import Episode, Facts, Schema
+from roboloop.data.episodes import Episode, Facts, Schema, retention_key
 from roboloop.data.retention import Live, retention_of
 from roboloop.data.ring import COUNTS, DROPS, Packet, Ring
 from roboloop.data.store import StoreWriter
@@ -152,8 +151,7 @@ class Writer:
                 shaped_return=float(end["shaped_return"]), success=float(end["success"]),
                 version_first=int(episode.version[0]), version_last=int(episode.version[-1]), step=int(end["step"]),
                 task=self._task, segment=self._segment,
-                # named by the episode, so that one that is rolled back and comes again has the same
-                key=float(stream(self._seed, "record", env, number).random()),
+                key=retention_key(self._seed, env, number),
             )  # fmt: skip
             self._step = max(self._step, facts.step)
             with _disk_faults():

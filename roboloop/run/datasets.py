@@ -1,4 +1,4 @@
-"""The verb ``dataset``: look at, verify, mend, join and thin out what was recorded."""
+"""The verb ``dataset``: look at, verify, mend, join, thin out and exchange what was recorded."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from roboloop.data.episodes import Schema
 from roboloop.data.index import SCHEMA
 from roboloop.data.store import StoreWriter, drop_damaged_lines
 from roboloop.data.verify import faults
+from roboloop.run.exchange import FORMATS, export, import_
 from roboloop.track.stats import spearman
 from roboloop.track.terminal import count, number
 
@@ -219,10 +220,16 @@ def _options(verb: str) -> Options:
     return options
 
 
+def _names(way: str) -> str:
+    return "|".join(name for name, format_ in FORMATS.items() if getattr(format_, way))
+
+
 VERBS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "info": (info, "DIR: what is in it; --sheet FILE.png shows pictures"),
     "verify": (verify, "DIR: read every byte, exit code 2 if anything is damaged"),
     "repair": (repair, "DIR: drop what is damaged"),
     "merge": (merge, "OUT DIR...: join datasets of the same environment"),
     "filter": (filter_, "DIR OUT: keep some episodes, by return, success, task, or one in K"),
+    "export": (export, f"DIR OUT --format {_names('write')}"),
+    "import": (import_, f"PATH OUT --format {_names('read')} [--env ID]"),
 }

@@ -12,9 +12,10 @@ from roboloop.algos.bc import behaviour_cloning
 from roboloop.algos.config import BCConfig, DTConfig
 from roboloop.algos.decision_transformer import decision_transformer
 from roboloop.algos.imitation import DataScale, Imitation, return_scale_of
-from roboloop.core.errors import ConfigError
+from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.types import Array, EnvSpec, PortablePolicy, Rollout, State, WindowBatch
 from roboloop.data.dataset import Dataset
+from roboloop.data.index import SCHEMA
 from roboloop.data.journal import START, Frontier, Journal, Record
 from roboloop.data.windows import Windows
 from roboloop.nets.observations import Fields
@@ -120,7 +121,12 @@ class WindowStore:
 def dataset_path(name: str) -> Path:
     """Return a dataset's directory; a run's stands for the dataset that was recorded in it."""
     path = Path(name)
-    return path / "dataset" if (path / "dataset" / "schema.json").is_file() else path
+    if (path / "dataset" / SCHEMA).is_file():
+        return path / "dataset"
+    if any((path / "journal").glob("seg-*.rlj")):
+        advice = f"roboloop dataset import {path} OUT --format replay makes one of its replay journal"
+        raise DataError(f"{path} recorded no dataset: {advice}")
+    return path
 
 
 def env_of_dataset(name: str) -> dict[str, Any]:
