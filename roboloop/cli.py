@@ -41,6 +41,12 @@ def _dataset(args: list[str]) -> int:
     return dataset(args)
 
 
+def _record(args: list[str]) -> int:
+    from roboloop.run.record import record
+
+    return record(args)
+
+
 def _recipes(args: list[str]) -> int:
     from roboloop.run.recipes import show
 
@@ -71,6 +77,7 @@ VERBS: dict[str, tuple[Verb, str]] = {
     "eval": (_eval, "evaluate a run's checkpoint on held-out goals, or a scripted expert"),
     "runs": (_runs, "list runs with state, steps, success, speed and ETA"),
     "plot": (_plot, "draw learning curves of one or more runs"),
+    "record": (_record, "make a dataset by acting: a run's policy, a scripted expert, or random actions"),
     "dataset": (_dataset, "look at, verify, repair, merge, filter, export or import recorded episodes"),
     "recipes": (_recipes, "list the recipes, or print one"),
     "envs": (_envs, "list environment ids"),
@@ -91,7 +98,8 @@ def usage() -> str:
             "",
             *lines,
             "",
-            "exit codes: 0 done, 2 bad input, 3 run exists, 4 stopped by a signal, 5 disk full, 6 diverged",
+            "exit codes: 0 done, 2 bad input, 3 run exists, 4 stopped by a signal, 5 disk full, 6 diverged,",
+            "            7 simulators broke too often, 8 fewer episodes than asked for",
         ]
     )
 

@@ -7,7 +7,8 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 import torch
 from torch import Tensor
 
-from roboloop.algos.policy import ActionScale, kind_of
+from roboloop.algos.policy import ActionScale
+from roboloop.core.blueprint import kind_of
 from roboloop.core.state import spec_to_data
 from roboloop.core.types import Array, EnvSpec, State
 from roboloop.nets.flat import Layout, Views, clone, restore

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from roboloop.core.blueprint import kind_of
 from roboloop.core.errors import ConfigError
 from roboloop.core.state import spec_from_data, spec_to_data
 from roboloop.core.types import Array, Decision, EnvSpec, State
@@ -174,8 +175,3 @@ class ActorPolicy:
             self.weights[name].copy_(view)
         self.norm.numbers[:] = flat[self._layout.size :]
         self.version = version
-
-
-def kind_of(policy: object) -> str:
-    """Return where another process finds the class."""
-    return f"{type(policy).__module__}:{type(policy).__qualname__}"

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from roboloop.core.types import Array, EnvSpec
-from roboloop.data.episodes import COLUMNS, Episode, row_bytes
-from roboloop.data.ring import STEP_COLUMNS, Packet
+from roboloop.core.types import Array, EnvSpec, Rollout
+from roboloop.data.episodes import COLUMNS, Episode, Facts, retention_key, row_bytes
+from roboloop.data.ring import END, STEP_COLUMNS, Packet, end_row
 
 
 class Assembler:
@@ -56,6 +56,35 @@ class Assembler:
         pieces.append({"obs": last_obs})
         columns = {name: np.concatenate([p[name] for p in pieces if name in p]) for name in pieces[0]}
         yield Episode(**columns), end
+
+
+def packet_of(rollout: Rollout, step: int) -> Packet:
+    """Return a rollout of single observations as a packet in which every episode is wanted; columns are not copied."""
+    steps, count = rollout.reward.shape
+    envs = rollout.first_env + np.arange(count)
+    episodes = sorted(rollout.episodes, key=lambda end: end.t)
+    ends = np.zeros(len(episodes), END)
+    last_obs = np.zeros((len(episodes), *rollout.obs.shape[2:]), rollout.obs.dtype)
+    for row, end in enumerate(episodes):
+        ends[row] = end_row(end, rollout, step, is_expert=False, goes_on=True)
+        last_obs[row] = end.last_obs
+    columns = {name: getattr(rollout, name)[:steps] for name in ("obs", *STEP_COLUMNS)}
+    return Packet(
+        env=envs, is_on=np.ones(count, bool), is_fresh=np.isin(envs, rollout.cut), version=rollout.version,
+        ends=ends, last_obs=last_obs, **columns,
+    )  # fmt: skip
+
+
+def facts_at(episode: Episode, end: Any, task: str, segment: int, seed: int) -> Facts:
+    """Return what the index is to know of an episode that ended with a row of ``END``."""
+    env, number = int(end["env"]), int(end["episode"])
+    return Facts(
+        env=env, episode=number, length=int(end["length"]), episode_return=float(end["episode_return"]),
+        shaped_return=float(end["shaped_return"]), success=float(end["success"]),
+        version_first=int(episode.version[0]), version_last=int(episode.version[-1]), step=int(end["step"]),
+        task=task, segment=segment,
+        key=retention_key(seed, env, number),
+    )  # fmt: skip
 
 
 def raw_bytes(spec: EnvSpec, length: Any) -> Any:

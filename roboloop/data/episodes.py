@@ -116,6 +116,11 @@ class Schema:
     source: dict[str, Any] = field(default_factory=dict)
     """Where the data comes from (config, run, ...): kept for the reader, never compared."""
 
+    @property
+    def task(self) -> str:
+        """The task that episodes without a task of their own are of."""
+        return str(self.spec.protocol.get("task", self.env_id))
+
     def __post_init__(self) -> None:
         check_codec(self.codec)
         if self.chunk_rows < 1:

@@ -18,7 +18,7 @@ from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.state import spec_to_data
 from roboloop.core.types import Array, EnvSpec, EpisodeEnd, Rollout, State
 from roboloop.data.config import RecordConfig
-from roboloop.data.ring import COUNTS, DROPS, END, STEP_COLUMNS, Ring, layout_of
+from roboloop.data.ring import COUNTS, DROPS, END, STEP_COLUMNS, Ring, end_row, layout_of
 from roboloop.data.selection import ExpertBar, Selection
 
 MB = 1_000_000
@@ -172,7 +172,7 @@ class Recorder:
             goes_on = self._is_on[end.env] = self._begin_episode(end.env)
             self._is_fresh[end.env] = end.t == steps - 1
             wanted[end.env - first] |= goes_on and end.t < steps - 1
-            ends[row] = self._end_row(end, first, step - (steps - 1 - end.t) * count, goes_on)
+            ends[row] = end_row(end, rollout, step, self._is_expert(end), goes_on)
         if not self._is_writing or not wanted.any():
             return
         for columns in self._portions(np.flatnonzero(wanted)):
@@ -198,12 +198,8 @@ class Recorder:
             self._chosen["episodes"] += 1
             self._chosen["steps"] += end.length
 
-    def _end_row(self, end: EpisodeEnd, first: int, step: int, goes_on: bool) -> tuple[Any, ...]:
-        is_expert = self._bar is not None and not end.lost and self._bar.passes(end.episode_return)
-        numbers = (end.episode_return, end.shaped_return, end.success)
-        return (
-            end.env - first, end.t, end.env, end.episode, end.length, step, *numbers, is_expert, end.lost, goes_on
-        )  # fmt: skip
+    def _is_expert(self, end: EpisodeEnd) -> bool:
+        return self._bar is not None and not end.lost and self._bar.passes(end.episode_return)
 
     def _put(
         self, rollout: Rollout, columns: Array, at_start: tuple[Array, Array], ends: Array, last_obs: list[Array]

@@ -21,9 +21,9 @@ from roboloop.core.memory import SharedMemory
 from roboloop.core.state import spec_from_data
 from roboloop.core.types import Array
 from roboloop.core.wire import Channel
-from roboloop.data.assembly import Assembler, raw_bytes
+from roboloop.data.assembly import Assembler, facts_at, raw_bytes
 from roboloop.data.config import RecordConfig
-from roboloop.data.episodes import Episode, Facts, Schema, retention_key
+from roboloop.data.episodes import Episode, Facts, Schema
 from roboloop.data.retention import Live, retention_of
 from roboloop.data.ring import COUNTS, DROPS, Packet, Ring
 from roboloop.data.store import StoreWriter
@@ -101,14 +101,13 @@ class Writer:
         self._saved = b""
         self._load_state()
         self._spec = spec = spec_from_data(job["spec"])
-        self._task = str(spec.protocol.get("task", job["env_id"]))
         self._assembler = Assembler()
         self._shard_bytes = SHARD_BYTES[1]
         if cfg.budget_bytes:
             self._shard_bytes = min(max(cfg.budget_bytes // SHARDS_PER_BUDGET, SHARD_BYTES[0]), SHARD_BYTES[1])
         schema = Schema.of(job["env_id"], spec, job["about"])
         self._store = StoreWriter(self._directory, schema, self._shard_bytes)
-        self._chunk_rows = schema.chunk_rows
+        self._task, self._chunk_rows = schema.task, schema.chunk_rows
         self._step = 0
         self._used = self._store.disk_bytes
         self._limit = 0  # looked up when it matters
@@ -145,14 +144,7 @@ class Writer:
     def take(self, packet: Packet) -> None:
         """Write the episodes that a packet completes and that are worth it."""
         for episode, end in self._assembler.add(packet):
-            env, number = int(end["env"]), int(end["episode"])
-            facts = Facts(
-                env=env, episode=number, length=int(end["length"]), episode_return=float(end["episode_return"]),
-                shaped_return=float(end["shaped_return"]), success=float(end["success"]),
-                version_first=int(episode.version[0]), version_last=int(episode.version[-1]), step=int(end["step"]),
-                task=self._task, segment=self._segment,
-                key=retention_key(self._seed, env, number),
-            )  # fmt: skip
+            facts = facts_at(episode, end, self._task, self._segment, self._seed)
             self._step = max(self._step, facts.step)
             with _disk_faults():
                 self._keep(episode, facts, bool(end["is_expert"]))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import lru_cache, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from roboloop.core.memory import LINE_BYTES, ByteLayout, Columns, SharedMemory
-from roboloop.core.types import Array, EnvSpec
+from roboloop.core.types import Array, EnvSpec, EpisodeEnd, Rollout
 
 _WORDS = LINE_BYTES // 8
 _PUT, _TAKEN, _COMMIT = 0, 1, 2  # lines of the head: each word that one side writes has a cache line of its own
@@ -25,6 +25,16 @@ END = np.dtype(
     ]
 )  # fmt: skip
 """What a packet says of an episode that ended; ``goes_on``: the one that begins behind it is recorded."""
+
+
+def end_row(end: EpisodeEnd, rollout: Rollout, step: int, is_expert: bool, goes_on: bool) -> tuple[Any, ...]:
+    """Return a row of ``END``, given the run's step at the end of the rollout."""
+    steps, count = rollout.reward.shape
+    at = step - (steps - 1 - end.t) * count
+    numbers = (end.episode_return, end.shaped_return, end.success)
+    column = end.env - rollout.first_env
+    return (column, end.t, end.env, end.episode, end.length, at, *numbers, is_expert, end.lost, goes_on)
+
 
 COUNTS = (
     "recorded_episodes", "recorded_steps", "evicted_episodes", "evicted_steps", "rolled_back", "turned_away",

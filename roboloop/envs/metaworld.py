@@ -6,6 +6,7 @@ to that goal as Meta-World's benchmarks freeze theirs, and reset again. Tests co
 
 from __future__ import annotations
 
+import warnings
 from importlib import metadata
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from metaworld.env_dict import ALL_V3_ENVIRONMENTS
 from metaworld.policies import ENV_POLICY_MAP
 
+from roboloop.core.blueprint import kind_of
 from roboloop.core.types import Array, Decision, State
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import FLOAT, EpisodeEnv, Outcome, Task, repeated
@@ -181,15 +183,33 @@ class ScriptedPolicy:
 
     memory_size = 0
     version = 0
+    num_weights = 0
 
     def __init__(self, task: str) -> None:
         experts: dict[str, Any] = dict(ENV_POLICY_MAP)
-        self._expert = experts[task]()
+        self._task, self._expert = task, experts[task]()
+        # it asks for more than the bounds allow at nearly every step, and warns of it
+        warnings.filterwarnings("ignore", "Constant.s. may be too high", UserWarning)
 
     def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
         """Decide on the expert's actions ``[B, 4]``; it never explores."""
         actions = [self._expert.get_action(row) for row in np.asarray(obs, np.float64)]
         return Decision(np.clip(np.asarray(actions), -1, 1).astype(np.float32), memory)
+
+    def blueprint(self) -> dict[str, Any]:
+        """Return what ``from_blueprint`` needs."""
+        return {"kind": kind_of(self), "task": self._task}
+
+    @classmethod
+    def from_blueprint(cls, data: dict[str, Any]) -> ScriptedPolicy:
+        """Build the same policy anew."""
+        return cls(data["task"])
+
+    def write_weights(self, out: Array) -> None:
+        """Write nothing."""
+
+    def read_weights(self, flat: Array, version: int) -> None:
+        """Read nothing."""
 
 
 def scripted_policy(task: str) -> ScriptedPolicy:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from roboloop.core.errors import ConfigError, MissingExtra, nearest
-from roboloop.core.types import Env, Policy
+from roboloop.core.types import Env, PortablePolicy
 from roboloop.envs import names
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.headless import prefer_egl
@@ -23,6 +23,9 @@ SUITES = {
     "envpool": "roboloop.envs.envpool:make",
 }
 """Suite -> ``module:function`` of ``make(task, cfg, evaluation)``."""
+
+EXPERTS = {"metaworld": "roboloop.envs.metaworld:scripted_policy"}
+"""Suite -> ``module:function`` of ``expert(task)``, a policy that was written and not learned; few suites have any."""
 
 PACKAGES = {
     "metaworld": ("metaworld", "mujoco"),
@@ -98,9 +101,11 @@ def make(cfg: EnvConfig, evaluation: bool = False) -> Env:
         return cast("Env", resolve(SUITES[suite])(task, cfg, evaluation))
 
 
-def scripted_policy(task: str) -> Policy:
-    """Return Meta-World's own expert of a task, given by name, number in MT10 or id."""
-    name = _metaworld_task(task.removeprefix("metaworld/"))
-    with _needs("metaworld"):
-        expert = resolve("roboloop.envs.metaworld:scripted_policy")
-        return cast("Policy", expert(name))
+def scripted_policy(env_id: str) -> PortablePolicy:
+    """Return the expert that a suite has for a task; an id without a suite is Meta-World's."""
+    suite, task = split(env_id if "/" in env_id else f"metaworld/{env_id}")
+    if suite not in EXPERTS:
+        known = ", ".join(f"{name}/..." for name in EXPERTS)
+        raise ConfigError(f"{env_id} has no scripted expert: there are experts for {known}")
+    with _needs(suite):
+        return cast("PortablePolicy", resolve(EXPERTS[suite])(task))

@@ -17,7 +17,7 @@ from roboloop.core.types import Array, EnvSpec
 from roboloop.data.dataset import Dataset
 from roboloop.data.episodes import COLUMNS, Episode, Facts, Schema, facts_of
 from roboloop.envs import EnvConfig, make
-from roboloop.exchange.source import Part, Source, join, part, parts_of, task_of
+from roboloop.exchange.source import Part, Source, join, part, parts_of
 
 OBS, NEXT_OBS, ACTION = "observations", "next_observations", "actions"
 REWARD, TERMINALS, TIMEOUTS = "rewards", "terminals", "timeouts"
@@ -229,7 +229,7 @@ class _Flat:
         known = self._arrays.get(EPISODES)
         if known is not None and _rows(known) != len(ends):
             raise DataError(f"{self._path} has {len(ends)} episodes, but says something of {_rows(known)}")
-        begin, taken, task = 0, 0, task_of(schema)
+        begin, taken, task = 0, 0, schema.task
         for number, last in enumerate(ends):
             episode = self._episode(begin, last + 1, left_out)
             begin = last + 1

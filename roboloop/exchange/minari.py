@@ -27,7 +27,7 @@ from roboloop.data.episodes import COLUMNS, Episode, Facts, Schema, facts_of
 from roboloop.envs.env import Task
 from roboloop.envs.registry import split
 from roboloop.envs.spaces import Space, columns, encode, observations
-from roboloop.exchange.source import WHOLE, Part, Source, join, part, parts_of, task_of
+from roboloop.exchange.source import WHOLE, Part, Source, join, part, parts_of
 
 OURS = "roboloop"
 """Where schema and facts are kept, in the dataset's metadata and in that of each episode."""
@@ -181,7 +181,7 @@ def _episodes(
             left_out["episodes without an end"] += 1
             continue
         taken += len(episode.reward)
-        yield episode, known or facts_of(episode, 0, number, taken, task_of(schema), success=_success(raw.infos))
+        yield episode, known or facts_of(episode, 0, number, taken, schema.task, success=_success(raw.infos))
 
 
 def _episode(raw: Any, dataset: minari.MinariDataset, schema: Schema, is_ours: bool) -> Episode:

@@ -56,8 +56,3 @@ def join(parts: Mapping[str, Array], spec: EnvSpec) -> Array:
     for name, values in parts.items():
         part(obs, name)[...] = values
     return obs
-
-
-def task_of(schema: Schema) -> str:
-    """Return the task that episodes without a task of their own are of."""
-    return str(schema.spec.protocol.get("task", schema.env_id))

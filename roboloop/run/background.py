@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from roboloop.core.blueprint import build_policy
 from roboloop.core.child import Child
 from roboloop.core.config import override, to_dict
 from roboloop.core.errors import WorkerLost
@@ -15,7 +16,6 @@ from roboloop.core.wire import Channel
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
 from roboloop.run.evaluate import Evaluator, Plan, Summary
-from roboloop.sample.worker import build_policy
 
 _TRIES = 3
 

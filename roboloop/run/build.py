@@ -189,11 +189,15 @@ def policy_of(cfg: Experiment, spec: EnvSpec, state: State) -> PortablePolicy:
     from roboloop.algos import imitation, policy, ppo
 
     saved = state["algo"]["policy"]
+    made: imitation.ImitationPolicy | ppo.PPOPolicy | policy.ActorPolicy
     if cfg.is_offline:
-        return imitation.ImitationPolicy.from_state(saved, spec)
-    if isinstance(cfg.algo, PPOConfig):
-        return ppo.PPOPolicy.from_state(saved, spec)
-    return policy.ActorPolicy.from_state(saved, spec)
+        made = imitation.ImitationPolicy.from_state(saved, spec)
+    elif isinstance(cfg.algo, PPOConfig):
+        made = ppo.PPOPolicy.from_state(saved, spec)
+    else:
+        made = policy.ActorPolicy.from_state(saved, spec)
+    made.version = int(state["algo"]["num_updates"])
+    return made
 
 
 def evaluator(cfg: Experiment, lanes: int) -> Evaluator:

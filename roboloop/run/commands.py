@@ -15,7 +15,7 @@ from roboloop.core.options import Options
 from roboloop.run import recipes
 from roboloop.run.build import Parts, build
 from roboloop.run.config import Experiment
-from roboloop.run.rundir import RunDir, run_path
+from roboloop.run.rundir import RunDir, find_run, run_path
 
 STOPPED = 4
 _MAY_CHANGE = (
@@ -141,14 +141,14 @@ def _run(run: RunDir, resume: bool, parts: Parts | None = None) -> int:
 def evaluate(args: list[str]) -> int:
     """Evaluate a checkpoint, or a scripted expert, on held-out episodes."""
     options = Options(prog="roboloop eval", allow_abbrev=False)
-    options.add_argument("run", nargs="?", type=Path, help="run directory")
+    options.add_argument("run", nargs="?", type=Path, help="run directory, or an experiment with one run")
     options.add_argument("--checkpoint", default="best", help="'best', 'last' or a step")
     options.add_argument("--episodes", type=int, default=50)
     options.add_argument("--seed", type=int, default=0, help="fixes the held-out goals")
     options.add_argument("--name", help="name of the results file")
     options.add_argument("--video", action="store_true", help="write a video of the first episodes")
     options.add_argument("--target", type=float, nargs="+", help="returns to ask a Decision Transformer for")
-    options.add_argument("--expert", metavar="ENV", help="evaluate Meta-World's scripted expert instead of a run")
+    options.add_argument("--expert", metavar="ENV", help="evaluate a scripted expert instead of a run")
     known = options.parse_args(args)
     if known.episodes < 1:
         raise ConfigError(f"--episodes must be at least 1, not {known.episodes}")
@@ -158,9 +158,9 @@ def evaluate(args: list[str]) -> int:
         return evaluate_expert(known.expert, known.episodes, known.seed)
     if known.run is None:
         raise ConfigError("eval needs a run directory (or --expert ENV)")
-    which = known.checkpoint, known.episodes, known.seed
+    run, which = find_run(known.run), (known.checkpoint, known.episodes, known.seed)
     for target in known.target or [None]:
-        evaluate_run(known.run, *which, known.name, known.video, target)
+        evaluate_run(run, *which, known.name, known.video, target)
     return 0
 
 

@@ -51,7 +51,7 @@ def info(args: list[str]) -> int:
 
 def _about(data: Dataset) -> Iterable[str]:
     spec, table = data.schema.spec, data.table
-    size = sum(path.stat().st_size for path in data.directory.rglob("*") if path.is_file())
+    size = disk_bytes(data.directory)
     per_step = f", {size / data.num_steps:.0f} bytes/step" if data.num_steps else ""
     yield f"{data.directory}: {data.schema.env_id}, {len(data)} episodes, {data.num_steps} steps"
     yield f"disk      {count(size)}B{per_step}, codec {data.schema.codec}"
@@ -75,6 +75,11 @@ def _about(data: Dataset) -> Iterable[str]:
     yield f"success   {f'{known.mean():.0%} of {len(known)} episodes' if len(known) else 'not said'}"
     for note in data.notes:
         yield f"note      {json.dumps(note)}"
+
+
+def disk_bytes(directory: Path) -> int:
+    """Return the size of all files of a dataset."""
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
 def _histogram(values: Array) -> Iterable[str]:

@@ -21,7 +21,7 @@ from roboloop.data.episodes import Schema
 from roboloop.data.experience import Streams
 from roboloop.data.store import StoreWriter
 from roboloop.envs.registry import resolve
-from roboloop.exchange.source import Source, task_of
+from roboloop.exchange.source import Source
 
 EXTRA = "interchange"
 _PACKAGES = {"minari", "h5py", "pyarrow"}
@@ -140,7 +140,7 @@ def read_replay(path: str, env_id: str | None) -> Iterator[Source]:
     cfg = run.config
     source = {"experiment": cfg.experiment, "algo": cfg.algo.name, "seed": cfg.seed, "env": to_dict(cfg.env)}
     schema = Schema.of(cfg.env.id, spec_of(cfg), source)
-    streams = Streams(task_of(schema), cfg.seed)
+    streams = Streams(schema.task, cfg.seed)
     yield Source(schema, streams.episodes(journal.read(run.journal, newest.journal)), streams.left_out)
 
 

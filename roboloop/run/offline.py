@@ -130,9 +130,9 @@ def dataset_path(name: str) -> Path:
 
 
 def env_of_dataset(name: str) -> dict[str, Any]:
-    """Return the environment section of the run that recorded a dataset."""
+    """Return the environment section of whatever recorded a dataset; its observations are single ones, never stacks."""
     schema = Dataset.open(dataset_path(name)).schema
-    return {**schema.source.get("env", {}), "id": schema.env_id}
+    return {**schema.source.get("env", {}), "id": schema.env_id, "frame_stack": 1}
 
 
 def best_rows(dataset: Dataset, rows: Array, percent: float) -> Array:

@@ -36,7 +36,7 @@ def evaluate_run(
         policy = build.policy_of(run.config, spec, point.state)
         about: dict[str, str | int | float] = {"run": str(run.path), "checkpoint_step": point.step}
         if target is not None:
-            policy = _aimed_at(policy, target, run)
+            policy = aimed_at(policy, target, run)
             about["target"] = target
             print(f"asked for a return of {target:g}")
         summary = tester.run(policy, plan, out, about)
@@ -47,7 +47,8 @@ def evaluate_run(
         tester.close()
 
 
-def _aimed_at(policy: PortablePolicy, target: float, run: RunDir) -> PortablePolicy:
+def aimed_at(policy: PortablePolicy, target: float, run: RunDir) -> PortablePolicy:
+    """Return a Decision Transformer that is asked for another return."""
     from roboloop.algos.imitation import ImitationPolicy
 
     if not isinstance(policy, ImitationPolicy) or run.config.algo.name != "dt":
@@ -70,15 +71,11 @@ def pick(run: RunDir, which: str) -> Checkpoint:
 
 
 def evaluate_expert(env_id: str, episodes: int, seed: int) -> int:
-    """Evaluate Meta-World's scripted expert with the protocol that policies are evaluated with."""
-    suite, task = registry.split(env_id)
-    if suite != "metaworld":
-        raise DataError(f"scripted experts exist for metaworld tasks only, not {env_id!r}")
-    from roboloop.envs.metaworld import scripted_policy
-
+    """Evaluate a scripted expert with the protocol that policies are evaluated with."""
+    expert = registry.scripted_policy(env_id)
     tester = Evaluator(lambda: registry.make(EnvConfig(id=env_id), evaluation=True), 1, min(episodes, 10))
     try:
-        _report(tester.run(scripted_policy(task), Plan(episodes, seed, TEST)), None)
+        _report(tester.run(expert, Plan(episodes, seed, TEST)), None)
     finally:
         tester.close()
     return 0

@@ -19,7 +19,7 @@ from roboloop.core.errors import ConfigError, DataError, RunExists, nearest
 from roboloop.core.files import read_json, replace_atomic, sync_directory, take_lock, write_durable
 from roboloop.envs.registry import task_name
 from roboloop.run.config import Experiment
-from roboloop.track.read import boot_id
+from roboloop.track.read import boot_id, find_runs
 
 _PACKAGES = ("roboloop", "torch", "numpy", "gymnasium", "mujoco", "metaworld", "dm_control", "safetensors")
 
@@ -118,6 +118,14 @@ class RunDir:
         """Give up the lock."""
         if self._lock is not None:
             self._lock.close()
+
+
+def find_run(name: Path) -> Path:
+    """Return the run that a path or the name of an experiment under runs/ stands for, if it is the only one there."""
+    found = find_runs(name) or find_runs(Path("runs") / name)
+    if len(found) > 1:
+        raise ConfigError(f"{name} stands for {len(found)} runs: name one of them, such as {found[0].path}")
+    return found[0].path if found else name
 
 
 def run_path(config: Experiment) -> Path:

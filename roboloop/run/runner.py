@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import math
-import signal
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from types import FrameType
 from typing import Any, Protocol
 
 from roboloop.core.errors import DataError
 from roboloop.core.files import disk_errors
 from roboloop.core.schedules import Every
+from roboloop.core.stop import StopRequest
 from roboloop.core.types import EpisodeEnd, PortablePolicy, Rollout, State
 from roboloop.data import journal as journal_files
 from roboloop.data.journal import START, Journal
@@ -66,19 +65,22 @@ class Runner:
         lanes = min(cfg.eval.episodes, EVAL_LANES)
         self.background = BackgroundEvaluator(cfg.env, lanes, self.algo.policy) if cfg.eval.background else None
         self.observers = Observers(cfg.observers, cfg.observer_budget_s)
-        self._stop_signal = 0
+        self._stop = StopRequest()
         self._has_journal = False
         self._saved_step, self._saved_at = -1, time.monotonic()
 
     def train(self) -> str:
         """Train to the end, or until a signal asks for a clean stop; return 'done' or 'stopped'."""
         self._attach_journal()
-        handlers = {s: signal.signal(s, self._on_signal) for s in (signal.SIGINT, signal.SIGTERM)}
+        with self._stop:
+            return self._train()
+
+    def _train(self) -> str:
         state = "failed"
         try:
             self.recorder.begin(self.run.dataset, self.clock.step)
             with disk_errors(str(self.run.path)):
-                while self.clock.step < self.cfg.steps and not self._solved() and not self._stop_signal:
+                while self.clock.step < self.cfg.steps and not self._solved() and not self._stop:
                     rollout = self.sampler.collect(self._policy())
                     self.store.add(rollout)
                     self.clock.advance(rollout)
@@ -92,15 +94,13 @@ class Runner:
                     self.clock.updates = self.algo.num_updates
                     self.watch.lap("update_s")
                     self._after_iteration(rollout)
-                if not self._stop_signal:
+                if not self._stop:
                     self._finish_evaluation()
                 self.save()
-            state = "stopped" if self._stop_signal else "done"
+            state = "stopped" if self._stop else "done"
         finally:
             with contextlib.suppress(OSError):  # a full disk has its own message already
                 self._write_status(state)
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
         return state
 
     def _solved(self) -> bool:
@@ -283,9 +283,6 @@ class Runner:
     def _eta_s(self) -> float | None:
         rate = self.clock.step / self.watch.wall_s if self.watch.wall_s > 0 else 0.0
         return max(self.cfg.steps - self.clock.step, 0) / rate if rate else None
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._stop_signal = number  # the loop ends after this iteration, with a checkpoint
 
     def close(self) -> None:
         """Release logs, simulators and processes."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from roboloop.core.errors import WorkerLost
 from roboloop.core.rng import derive, get_rng_state, set_rng_state, stream
-from roboloop.core.types import Array, Decision, Env, EpisodeEnd, Policy, Rollout, State
+from roboloop.core.types import Array, Decision, Env, EpisodeEnd, Policy, RewardAware, Rollout, State
 from roboloop.sample.buffers import Shape
 from roboloop.sample.stack import FrameStack
 
@@ -56,6 +56,7 @@ class EnvGroup:
         self._success = np.full(plan.num_envs, np.nan)
         self._started = False
         self._has_values = False
+        self._feeling: RewardAware | None = None
         # environments in processes of their own step at the same time
         self._remote = [i for i, env in enumerate(self._envs) if hasattr(env, "prepare")]
         self.faults: list[str] = []
@@ -103,6 +104,7 @@ class EnvGroup:
             self._started = True
         out.memory[:] = self._memory
         out.version[:] = policy.version
+        self._feeling = policy if isinstance(policy, RewardAware) else None
         for t in range(len(out.reward)):
             self.beat(ACT, 0)
             decision = policy.act(self._stack.stacked, self._memory, True, self._rng)
@@ -142,6 +144,9 @@ class EnvGroup:
         self._return[env] += reward
         self._raw_return[env] += raw_reward
         self._success[env] = np.fmax(self._success[env], info.get("success", np.nan))
+        if self._feeling is not None:
+            row = slice(env, env + 1)
+            self._memory[row] = self._feeling.feel(self._memory[row], out.raw_reward[t, row])
         if terminated or truncated:
             # before the observation is overwritten by the next episode's first
             last_value = self._values(policy, slice(env, env + 1)) if truncated and not terminated else 0.0

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
+from roboloop.core.blueprint import build_policy
 from roboloop.core.config import override
 from roboloop.core.memory import SharedMemory
-from roboloop.core.types import PortablePolicy
 from roboloop.core.wire import Channel
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
@@ -82,10 +81,3 @@ class Worker:
         """Close the simulators."""
         for group in self._groups.values():
             group.close()
-
-
-def build_policy(blueprint: dict[str, Any]) -> PortablePolicy:
-    """Build a policy from its blueprint."""
-    module, name = blueprint["kind"].split(":")
-    policy: PortablePolicy = getattr(importlib.import_module(module), name).from_blueprint(blueprint)
-    return policy

@@ -23,6 +23,22 @@ def test_each_suite_resolves(suite: str) -> None:
     assert callable(registry.resolve(registry.SUITES[suite]))
 
 
+@pytest.mark.parametrize("suite", registry.EXPERTS)
+def test_each_suites_experts_resolve(suite: str) -> None:
+    assert callable(registry.resolve(registry.EXPERTS[suite]))
+
+
+@pytest.mark.parametrize("env_id", ["gym/CartPole-v1", "tiny/point"])
+def test_an_environment_without_an_expert_names_the_suites_that_have_some(env_id: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{env_id} has no scripted expert: there are experts for metaworld/\.\.\."):
+        registry.scripted_policy(env_id)
+
+
+def test_another_suite_adds_its_experts_by_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry.EXPERTS, "tiny", "roboloop.envs.registry:task_name")
+    assert registry.scripted_policy("tiny/point") == "point"
+
+
 def test_importing_the_package_imports_no_simulator() -> None:
     code = (
         "import sys, roboloop.envs as e; e.task_name('metaworld/3'); e.known_ids();"

@@ -111,7 +111,7 @@ def test_a_writer_that_is_held_costs_training_nothing_and_goes_on_afterwards(tin
         while runner.recorder._ring.use > 0.1 and time.monotonic() < deadline_s:
             time.sleep(0.01)
         wait_for_steps(runner, 2_000)
-        runner._stop_signal = signal.SIGTERM
+        runner._stop.number = signal.SIGTERM
 
     def rate(runner, seconds):
         begin, at_s = runner.clock.step, time.monotonic()
@@ -140,7 +140,7 @@ def test_a_writer_that_is_killed_is_replaced_so_often_and_then_left_alone(tiny):
             os.kill(child.pid, signal.SIGKILL)
             while runner.recorder._child is child and runner.recorder._is_writing:
                 time.sleep(0.005)
-        runner._stop_signal = signal.SIGTERM
+        runner._stop.number = signal.SIGTERM
 
     record = {"keep": "last", "budget_mb": 20, "restarts": 1, "commit_s": 0.2, "min_free_mb": 0}
     path, said, _ = train(tiny(**NOISE, steps=100_000_000, record=record), kill)

@@ -158,3 +158,24 @@ def test_an_environment_that_breaks_too_often_ends_the_run_with_its_traceback(pe
     s = sampler(num_envs=1, steps=20, env=EnvConfig(id="gym/tests.sample.kit:Misbehave-raise-v0"), restarts=2)
     with pytest.raises(EnvBroken, match=r"(?s)env 0 broke: the gripper fell off.*sample.restarts.*Traceback"):
         s.collect(policy())
+
+
+class Feeling(LinearPolicy):
+    """Remembers the rewards that it was told of; they say what it saw of its episode."""
+
+    def act(self, obs, memory, explore, rng):
+        return super().act(obs, memory, explore, rng)._replace(memory=memory, value=memory[:, 0].copy())
+
+    def feel(self, memory, reward):
+        after = memory.copy()
+        after[:, 0] += reward
+        return after
+
+
+def test_a_policy_that_wants_to_know_is_told_the_reward_of_each_step_of_its_own_episode():
+    rollout = sampler(num_envs=2, steps=20).collect(Feeling(3, 1))
+    for env in range(2):
+        for begin in (0, 7, 14):  # episodes have seven steps
+            raw = rollout.raw_reward[begin : begin + 7, env]
+            gathered = np.concatenate([[0.0], np.cumsum(raw)[:-1]])
+            np.testing.assert_allclose(rollout.value[begin : begin + len(raw), env], gathered, rtol=1e-5)

@@ -1,0 +1,289 @@
+"""The verb ``record``: a dataset by acting alone, with a trained policy, a scripted expert or at random."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import time
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from roboloop.core.config import to_dict
+from roboloop.core.errors import ConfigError, DataError, UserError
+from roboloop.core.options import Options
+from roboloop.core.rng import derive
+from roboloop.core.stop import StopRequest
+from roboloop.core.types import EnvSpec, PortablePolicy, Rollout
+from roboloop.data.assembly import facts_at
+from roboloop.data.attempts import Attempts
+from roboloop.data.dataset import Dataset
+from roboloop.data.episodes import Schema
+from roboloop.data.index import SCHEMA
+from roboloop.data.store import StoreWriter
+from roboloop.envs import registry
+from roboloop.envs.config import EnvConfig
+from roboloop.run import build
+from roboloop.run.commands import STOPPED
+from roboloop.run.config import Experiment
+from roboloop.run.datasets import disk_bytes
+from roboloop.run.posthoc import aimed_at, pick
+from roboloop.run.rundir import RunDir, find_run
+from roboloop.sample.buffers import Shape
+from roboloop.track.terminal import count, number
+
+ROLLOUT_STEPS = 32
+COMMIT_S, SAY_S = 5.0, 10.0
+ATTEMPTS_PER_EPISODE = 10
+"""Unless --max-attempts says otherwise."""
+
+
+class TooFew(UserError):
+    """The attempts did not bring as many episodes as were asked for; those that they brought are kept."""
+
+    exit_code = 8
+
+
+class Actor(NamedTuple):
+    """Who acts where, and what the dataset remembers of it."""
+
+    cfg: Experiment
+    spec: EnvSpec
+    policy: PortablePolicy
+    directory: Path
+    about: dict[str, Any]
+    """``recording`` and ``env`` are what two commands must have in common for the second to go on with the first."""
+
+
+class Wish(NamedTuple):
+    """How many episodes of which kind."""
+
+    episodes: int
+    max_attempts: int
+    success_only: bool
+    seed: int
+
+
+def record(args: list[str]) -> int:
+    """Record one dataset, or one for each environment."""
+    known = _options().parse_args(args)
+    _check(known)
+    actors = _in_environments(known) if known.expert or known.random else [_as_trained(known)]
+    todo = [actor for actor in actors if _num_held(actor) < known.episodes]
+    if not todo:
+        here = actors[0].directory if len(actors) == 1 else actors[0].directory.parent
+        raise DataError(f"{here} holds {known.episodes} episodes of this recording already: nothing was changed")
+    most = known.max_attempts or ATTEMPTS_PER_EPISODE * known.episodes
+    wish = Wish(known.episodes, most, known.success_only, known.seed)
+    missing = []
+    with StopRequest() as stop:
+        for actor in todo:
+            held = _fill(actor, wish, stop)
+            print(_summary(actor.directory), flush=True)
+            if stop and (held < wish.episodes or actor is not todo[-1]):
+                print("stopped: the same command goes on")
+                return STOPPED
+            if held < wish.episodes:
+                missing.append(f"{actor.directory} has {held} of {wish.episodes} episodes")
+    if missing:
+        raise TooFew(f"{'; '.join(missing)} after {wish.max_attempts} attempts: the same command tries others")
+    return 0
+
+
+def _options() -> Options:
+    options = Options(prog="roboloop record", allow_abbrev=False)
+    add = options.add_argument
+    add("source", nargs="+", help="a run; with --expert or --random one or more environment ids")
+    add("--episodes", type=int, required=True, metavar="N", help="whole episodes to keep")
+    add("--out", type=Path, metavar="DIR", help="the dataset, or where one of each task is put if there are several")
+    add("--expert", action="store_true", help="act as the suite's scripted expert")
+    add("--random", action="store_true", help="act at random")
+    add("--checkpoint", help="of a run: 'best', which it is unless given, 'last' or a step")
+    add("--target", type=float, metavar="R", help="return to ask a Decision Transformer for")
+    add("--explore", action="store_true", help="draw actions as in training, not the likeliest ones")
+    noise = "Gaussian noise where actions reach from -1 to 1; for choices the probability of a random one"
+    add("--noise", type=float, default=0.0, metavar="STD", help=noise)
+    add("--success-only", action="store_true", help="keep only episodes that succeeded")
+    most = f"episodes to play at most, kept or not; {ATTEMPTS_PER_EPISODE} N unless given"
+    add("--max-attempts", type=int, metavar="M", help=most)
+    add("--seed", type=int, default=0, help="of episodes and draws; equal commands give equal data")
+    add("--envs", type=int, metavar="E", help="environments side by side; as many as workers unless given")
+    add("--workers", type=int, default=0, help="processes that step them; changes nothing but the speed")
+    return options
+
+
+def _check(known: argparse.Namespace) -> None:
+    known.envs = max(1, known.workers) if known.envs is None else known.envs
+    for name, least in (("episodes", 1), ("max_attempts", 1), ("envs", 1), ("workers", 0), ("seed", 0)):
+        value = getattr(known, name)
+        if value is not None and value < least:
+            raise ConfigError(f"--{name.replace('_', '-')} must be at least {least}, not {value}")
+    if known.workers and known.envs % known.workers:
+        raise ConfigError(f"--envs {known.envs} do not split evenly over --workers {known.workers}")
+    if known.expert and known.random:
+        raise ConfigError("--expert and --random are two ways to act: choose one")
+    if known.expert or known.random:
+        given = [name for name in ("checkpoint", "target", "explore") if getattr(known, name)]
+        if given:
+            raise ConfigError(f"--{given[0]} is for the policy of a run")
+    elif len(known.source) > 1:
+        raise ConfigError("record takes one run, or environment ids with --expert or --random")
+
+
+def _in_environments(known: argparse.Namespace) -> list[Actor]:
+    """Return who acts without having learned anything, one for each environment."""
+    kind = "expert" if known.expert else "random"
+    root = known.out or Path("datasets") / kind
+    is_root = known.out is None or len(known.source) > 1
+    actors: list[Actor] = []
+    for env_id in known.source:
+        cfg = Experiment(env=EnvConfig(id=env_id))
+        policy = registry.scripted_policy(env_id) if known.expert else None
+        spec = build.spec_of(cfg)
+        directory = root / registry.task_name(env_id) if is_root else root
+        if directory in [actor.directory for actor in actors]:
+            raise ConfigError(f"{env_id} would be recorded to {directory} twice")
+        actors.append(_actor(known, cfg, spec, policy or _random(spec), directory, {"by": kind}))
+    return actors
+
+
+def _random(spec: EnvSpec) -> PortablePolicy:
+    from roboloop.algos.policy import UniformPolicy
+
+    return UniformPolicy(spec)
+
+
+def _as_trained(known: argparse.Namespace) -> Actor:
+    """Return the policy of a run's checkpoint."""
+    name = known.source[0]
+    path = find_run(Path(name))
+    if not path.exists() and name.partition("/")[0] in registry.SUITES:
+        raise ConfigError(f"{name} is not a run directory: an environment is recorded with --expert or --random")
+    run = RunDir.open(path)
+    point = pick(run, known.checkpoint or "best")
+    spec = build.spec_of(run.config)
+    policy = build.policy_of(run.config, spec, point.state)
+    if known.target is not None:
+        policy = aimed_at(policy, known.target, run)
+    weights = np.zeros(policy.num_weights, np.float32)
+    policy.write_weights(weights)
+    # by what it is and not by its path: a run may be moved, and another may take its place
+    by: dict[str, str | int] = {
+        "by": run.config.algo.name,
+        "checkpoint_step": point.step,
+        "weights_crc32": zlib.crc32(weights.tobytes()),
+    }
+    actor = _actor(known, run.config, spec, policy, known.out or run.path / "recorded", by)
+    actor.about.update(run=str(run.path), experiment=run.config.experiment, algo=run.config.algo.name)
+    return actor
+
+
+def _actor(
+    known: argparse.Namespace,
+    cfg: Experiment,
+    spec: EnvSpec,
+    policy: PortablePolicy,
+    directory: Path,
+    by: dict[str, str | int],
+) -> Actor:
+    from roboloop.algos.behaviour import Behaviour  # torch is loaded only when it is needed
+
+    env = dataclasses.replace(cfg.env, num_envs=known.envs)
+    # one group for each environment: then it makes no difference who steps them
+    sample = dataclasses.replace(
+        cfg.sample, groups=known.envs, workers=known.workers, steps=ROLLOUT_STEPS, free_running=False,
+        inference="workers",
+    )  # fmt: skip
+    names = ("explore", "noise", "success_only", "seed", "envs")
+    recording = {**by, **{name: getattr(known, name) for name in names}}
+    behaviour = Behaviour(policy, spec, known.explore, known.noise)
+    about = {"recording": recording, "env": to_dict(env)}
+    return Actor(dataclasses.replace(cfg, env=env, sample=sample), spec, behaviour, directory, about)
+
+
+def _num_held(actor: Actor) -> int:
+    """Return how many episodes there are of an earlier, unfinished recording; refuse what is something else."""
+    if not (actor.directory / SCHEMA).exists():
+        return 0  # the store refuses a directory that holds other files
+    data = Dataset.open(actor.directory)
+    wanted = json.loads(json.dumps(actor.about))
+    if any(data.schema.source.get(name) != wanted[name] for name in ("recording", "env")):
+        raise DataError(f"{actor.directory} is a dataset of another recording: nothing was changed; give another --out")
+    return len(data)
+
+
+def _fill(actor: Actor, wish: Wish, stop: StopRequest) -> int:
+    """Record until there are as many episodes as wished for or no attempts are left; return how many there are."""
+    cfg, policy = actor.cfg, actor.policy
+    envs, stack = cfg.env.num_envs, cfg.env.frame_stack
+    shape = Shape(actor.spec, ROLLOUT_STEPS, envs, stack, memory_size=policy.memory_size)
+    with StoreWriter(actor.directory, Schema.of(cfg.env.id, actor.spec, actor.about)) as store:
+        keeper = _Keeper(store, wish, envs)
+        sampler = build.make_sampler(dataclasses.replace(cfg, seed=keeper.seed), shape, (policy,))
+        try:
+            while not keeper.is_done and not stop:
+                keeper.take(sampler.collect(policy))
+                for fault in sampler.faults():
+                    print(fault, flush=True)
+        finally:
+            sampler.close()
+    return keeper.num_held
+
+
+class _Keeper:
+    """Puts the attempts that are wanted into a store, in their order, until there are enough."""
+
+    def __init__(self, store: StoreWriter, wish: Wish, num_envs: int) -> None:
+        self._store, self._wish = store, wish
+        self._task = store.schema.task
+        self._attempts = Attempts(num_envs)
+        live = store.live
+        self.num_held, self._steps = len(live["id"]), int(live["step"].max(initial=0))
+        # a recording that goes on plays other episodes than before: which of those failed is not on record
+        self._session = int(live["segment"].max(initial=-1)) + 1
+        self.seed = derive(wish.seed, "recording", self._session)
+        self._commit_at_s, self._say_at_s = time.monotonic() + COMMIT_S, time.monotonic() + SAY_S
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there are enough episodes, or have been enough attempts."""
+        return self.num_held >= self._wish.episodes or self._attempts.settled >= self._wish.max_attempts
+
+    def take(self, rollout: Rollout) -> None:
+        """Keep what a rollout completes; now and then commit, and say how far it is."""
+        self._steps += rollout.num_steps
+        for attempt, episode, end in self._attempts.add(rollout, self._steps):
+            is_over = self.num_held == self._wish.episodes or attempt >= self._wish.max_attempts
+            if not is_over and self._wants(float(end["success"])):
+                self._store.append(episode, facts_at(episode, end, self._task, self._session, self.seed))
+                self.num_held += 1
+        now = time.monotonic()
+        if now >= self._commit_at_s:
+            self._store.commit()
+            self._commit_at_s = now + COMMIT_S
+        if now >= self._say_at_s:
+            print(f"{self._task}: {self.num_held} of {self._wish.episodes} episodes", flush=True)
+            self._say_at_s = now + SAY_S
+
+    def _wants(self, success: float) -> bool:
+        if self._wish.success_only and math.isnan(success):
+            raise ConfigError(f"{self._store.schema.env_id} does not say what succeeded: leave out --success-only")
+        return not self._wish.success_only or success > 0
+
+
+def _summary(directory: Path) -> str:
+    data = Dataset.open(directory)
+    table = data.table
+    if not len(data):
+        return f"{directory}: no episodes"
+    known = table["success"][~np.isnan(table["success"])]
+    success = f"{(known > 0).mean():.0%}" if len(known) else "not said"
+    size = count(disk_bytes(directory))
+    return (
+        f"{directory}: {len(data)} episodes, {data.num_steps} steps, mean return "
+        f"{number(table['episode_return'].mean())}, success {success}, {size}B"
+    )
