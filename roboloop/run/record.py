@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from roboloop.core.config import to_dict
+from roboloop.core.config import parse_flags, to_dict
 from roboloop.core.errors import ConfigError, DataError, UserError
 from roboloop.core.options import Options
 from roboloop.core.rng import derive
@@ -70,9 +70,12 @@ class Wish(NamedTuple):
 
 def record(args: list[str]) -> int:
     """Record one dataset, or one for each environment."""
-    known = _options().parse_args(args)
+    options = _options()
+    known, flags = options.parse_known_args(args)
+    if flags and not (flags[0].startswith("--env.") and (known.expert or known.random)):
+        options.error(f"unrecognized arguments: {flags[0]}")
     _check(known)
-    actors = _in_environments(known) if known.expert or known.random else [_as_trained(known)]
+    actors = _in_environments(known, flags) if known.expert or known.random else [_as_trained(known)]
     todo = [actor for actor in actors if _num_held(actor) < known.episodes]
     if not todo:
         here = actors[0].directory if len(actors) == 1 else actors[0].directory.parent
@@ -110,6 +113,7 @@ def _options() -> Options:
     add("--success-only", action="store_true", help="keep only episodes that succeeded")
     most = f"episodes to play at most, kept or not; {ATTEMPTS_PER_EPISODE} N unless given"
     add("--max-attempts", type=int, metavar="M", help=most)
+    options.epilog = "With --expert or --random, --env.KEY VALUE sets a config key of the environment."
     add("--seed", type=int, default=0, help="of episodes and draws; equal commands give equal data")
     add("--envs", type=int, metavar="E", help="environments side by side; as many as workers unless given")
     add("--workers", type=int, default=0, help="processes that step them; changes nothing but the speed")
@@ -134,14 +138,14 @@ def _check(known: argparse.Namespace) -> None:
         raise ConfigError("record takes one run, or environment ids with --expert or --random")
 
 
-def _in_environments(known: argparse.Namespace) -> list[Actor]:
+def _in_environments(known: argparse.Namespace, flags: list[str]) -> list[Actor]:
     """Return who acts without having learned anything, one for each environment."""
     kind = "expert" if known.expert else "random"
     root = known.out or Path("datasets") / kind
     is_root = known.out is None or len(known.source) > 1
     actors: list[Actor] = []
     for env_id in known.source:
-        cfg = Experiment(env=EnvConfig(id=env_id))
+        cfg = parse_flags(Experiment(env=EnvConfig(id=env_id)), flags, "roboloop record ENV_ID... --expert|--random")
         policy = registry.scripted_policy(env_id) if known.expert else None
         spec = build.spec_of(cfg)
         directory = root / registry.task_name(env_id) if is_root else root

@@ -50,6 +50,13 @@ def test_several_tasks_are_recorded_under_one_directory(tmp_path):
         assert roboloop("dataset", "verify", tmp_path / "all" / task).returncode == 0
 
 
+def test_the_environment_can_be_changed_where_no_run_has_settled_it(tmp_path):
+    flags = ["--random", "--episodes", 1, "--env.max-episode-steps", 7, "--out", tmp_path / "short"]
+    done = roboloop("record", "tiny/point", *flags)
+    assert done.returncode == 0, done.stderr
+    assert Dataset.open(tmp_path / "short").table["length"].tolist() == [7]
+
+
 def test_a_trained_run_records_beside_its_checkpoints_with_worker_processes(tmp_path):
     done = roboloop("train", *TINY, "--experiment", "a", "--runs-dir", tmp_path)
     assert done.returncode == 0, done.stderr
