@@ -67,7 +67,12 @@ def plot_runs(
     if not any(group.curves[measure] for group in groups for measure in _MEASURES):
         where = str(runs[0]) if runs else "no runs given"
         raise DataError(f"{where}: nothing to plot yet, no success or return was logged")
-    figure = _draw(groups)
+    write(_draw(groups), out)
+    return out
+
+
+def write(figure: Figure, out: Path) -> None:
+    """Write a picture whole or not at all."""
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(f".{out.name}.tmp-{os.getpid()}")
     try:
@@ -75,7 +80,6 @@ def plot_runs(
         partial.replace(out)
     finally:
         partial.unlink(missing_ok=True)
-    return out
 
 
 def summarise(xs: Sequence[Floats], ys: Sequence[Floats]) -> Summary | None:
@@ -97,16 +101,21 @@ def summarise(xs: Sequence[Floats], ys: Sequence[Floats]) -> Summary | None:
 
 
 def _load(runs: Sequence[Path], group_by: str, labels: Mapping[str, str]) -> list[Group]:
+    return [_group(labels.get(key, key), paths) for key, paths in members(runs, group_by).items()]
+
+
+def members(runs: Sequence[Path], group_by: str = "experiment/task") -> dict[str, list[Path]]:
+    """Return the runs that make one line, by its name."""
     fields = {"experiment": -3, "task": -2, "seed": -1}
     wanted = group_by.split("/")
     for name in wanted:
         if name not in fields:
             raise ConfigError(f"cannot group runs by {name!r}: experiment, task, seed{nearest(name, fields)}")
-    members: dict[str, list[Path]] = {}
+    found: dict[str, list[Path]] = {}
     for run in runs:
         parts = run.resolve().parts
-        members.setdefault("/".join(parts[fields[name]] for name in wanted), []).append(run)
-    return [_group(labels.get(key, key), paths) for key, paths in sorted(members.items())]
+        found.setdefault("/".join(parts[fields[name]] for name in wanted), []).append(run)
+    return dict(sorted(found.items()))
 
 
 def _group(label: str, runs: Sequence[Path]) -> Group:
@@ -166,8 +175,8 @@ def _draw(groups: Sequence[Group]) -> Figure:
                 _draw_group(axes[row, 0], index, [curve.step for curve in curves], values, crowded)
                 timed = [curve for curve in curves if len(curve.wall_s)]
                 _draw_group(axes[row, 1], index, [c.wall_s / unit_s for c in timed], [c.value for c in timed], crowded)
-            _dress(axes[row, 0], measure)
-            _dress(axes[row, 1], measure)
+            dress(axes[row, 0], measure)
+            dress(axes[row, 1], measure)
             axes[row, 0].set_ylabel({"success": "Success", "return": "Return"}[measure])
         axes[1, 0].set_xlabel("Environment steps")
         axes[1, 1].set_xlabel(f"Training time ({unit})")
@@ -194,13 +203,13 @@ def _time_unit(groups: Sequence[Group]) -> tuple[str, float]:
     return next(((name, unit_s) for name, unit_s in units if longest_s >= 3 * unit_s), units[-1])
 
 
-def _look(index: int) -> tuple[str, _Style]:
+def look(index: int) -> tuple[str, _Style]:
     """Return colour and line style of a group: colours first (safe for colour-blind eyes), then styles."""
     return _COLOURS[index % len(_COLOURS)], _STYLES[index // len(_COLOURS) % len(_STYLES)]
 
 
 def _draw_group(axes: Axes, index: int, xs: Sequence[Floats], ys: Sequence[Floats], crowded: bool) -> None:
-    colour, style = _look(index)
+    colour, style = look(index)
     summary = summarise(xs, ys)
     if len(xs) > 1 and not crowded:
         for x, y in zip(xs, ys, strict=True):
@@ -214,7 +223,8 @@ def _draw_group(axes: Axes, index: int, xs: Sequence[Floats], ys: Sequence[Float
     axes.plot(summary.x, summary.centre, style, color=colour, linewidth=2.0, marker=marker, markersize=4, zorder=3)
 
 
-def _dress(axes: Axes, measure: str) -> None:
+def dress(axes: Axes, measure: str) -> None:
+    """Give axes of a measure their grid, frame and numbers."""
     axes.grid(True, color="#E4E4E4", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
@@ -233,18 +243,19 @@ def _dress(axes: Axes, measure: str) -> None:
 def _legend(figure: Figure, groups: Sequence[Group]) -> None:
     from matplotlib.lines import Line2D
 
-    looks = [_look(index) for index in range(len(groups))]
+    looks = [look(index) for index in range(len(groups))]
     handles = [Line2D([], [], color=colour, linestyle=style, linewidth=2) for colour, style in looks]
-    texts = [_describe(group) for group in groups]
+    texts = [described(group) for group in groups]
     figure.legend(handles, texts, loc="outside lower center", ncols=_legend_columns(groups), frameon=False)
 
 
 def _legend_columns(groups: Sequence[Group]) -> int:
-    longest = max((len(_describe(group)) for group in groups), default=0)
+    longest = max((len(described(group)) for group in groups), default=0)
     return max(1, min(len(groups), 150 // (longest + 6)))  # about 150 characters fit below the panels
 
 
-def _describe(group: Group) -> str:
+def described(group: Group) -> str:
+    """Return a group's line of the legend."""
     if group.seeds >= _IQM_SEEDS:
         how = f"IQM of {group.seeds} seeds, 95 % bootstrap interval"
     elif group.seeds > 1:

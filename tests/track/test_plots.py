@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from roboloop.core.errors import ConfigError, DataError
-from roboloop.track.plots import _describe, _load, plot_runs, summarise
+from roboloop.track.plots import _load, described, plot_runs, summarise
 
 
 def make_run(root: Path, experiment: str, seed: int, source: str = "eval", rows: int = 30, timed: bool = True) -> Path:
@@ -61,7 +61,7 @@ def test_a_run_with_one_point_can_be_drawn(tmp_path: Path) -> None:
 def test_the_legend_says_what_line_and_band_are(tmp_path: Path, seeds: int, source: str, words: str) -> None:
     runs = [make_run(tmp_path, "sac", seed, source) for seed in range(seeds)]
     (group,) = _load(runs, "experiment/task", {"sac/reach-v3": "SAC"})
-    assert _describe(group) == words
+    assert described(group) == words
 
 
 def test_wall_time_is_joined_by_step(tmp_path: Path) -> None:
