@@ -36,6 +36,8 @@ SHARDS_PER_BUDGET = 16
 SHARD_BYTES = (64 << 10, 64 << 20)
 EVICTED_AT_ONCE = 10
 """One part in so many goes when the budget is full: room is made seldom and in one go."""
+DEAD_AT_MOST = 5
+"""Where more than one part in so many is dead, that is swept before anything else has to go."""
 LINE_BYTES, CHUNK_BYTES = 512, 32
 """Upper bounds of what the index says of an episode and of each of its chunks."""
 
@@ -182,10 +184,13 @@ class Writer:
             if self._used + most <= self._limit:
                 return
             too_much = max(self._used + most - self._limit, budget // EVICTED_AT_ONCE)
-            gone = self._retention.victims(live, too_much)
-            if not len(gone):
-                raise StopRecording(f"{self._used / MB:.1f} MB are recorded, record.budget_mb is {self._cfg.budget_mb}")
-            self._evict(gone, live)
+            dead = self._used - int(live["bytes"].sum())
+            if dead < budget // DEAD_AT_MOST:
+                gone = self._retention.victims(live, too_much)
+                if not len(gone):
+                    recorded = f"{self._used / MB:.1f} MB are recorded"
+                    raise StopRecording(f"{recorded}, record.budget_mb is {self._cfg.budget_mb}")
+                self._evict(gone, live)
             self._store.compact(self._limit - most)
             self._used = self._store.disk_bytes
 
