@@ -113,23 +113,23 @@ class PPOPolicy(FlatPolicy[PPOModel]):
     def __init__(self, model: PPOModel, flat: Tensor) -> None:
         super().__init__(model, flat)
         self.memory_size = model.net.memory_size
-        self._nets: dict[int, ActorCritic] = {}
+        self._value_mean, self._value_std = self._views["return_norm"]
+        self._nets: dict[int, tuple[ActorCritic, Tensor]] = {}
 
     def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
         """Decide for observations ``[B, ...]``; not exploring takes the likeliest action and draws nothing."""
         rows, head = len(obs), self._model.head
-        net, mask_array = self._net(rows), action_mask(obs, rows)
+        (net, starts), mask_array = self._net(rows), action_mask(obs, rows)
         mask = None if mask_array is None else self._tensor(mask_array)
-        starts = torch.zeros(1, rows, device=self._flat.device)  # the caller has cleared the memory already
         params, value = net.forward(self._inputs(obs, rows), self._tensor(memory), starts)
         noise = self._tensor(head.noise(rng, rows)) if explore else None
         unit = head.mode(params, mask) if noise is None else head.sample(params, noise, mask)
         action = self._scale.to_env_unbounded(unit.cpu().numpy())
         # of the action as it is stored, rounded to the environment's units and back: what learning will see
         log_prob = head.log_prob(params, self._tensor(self._scale.to_unit(action)), mask)
-        mean, std = self._views["return_norm"]
+        value = torch.addcmul(self._value_mean, value, self._value_std)
         after = net.memory.clone().cpu().numpy() if self.memory_size else memory
-        return Decision(action, after, log_prob.cpu().numpy(), (value * std + mean).cpu().numpy())
+        return Decision(action, after, log_prob.cpu().numpy(), value.cpu().numpy())
 
     def _inputs(self, obs: Array, rows: int) -> Inputs:
         model = self._model
@@ -141,10 +141,12 @@ class PPOPolicy(FlatPolicy[PPOModel]):
             pictures.append(self._tensor(blocks))
         return Inputs(self._tensor(vector), tuple(pictures))
 
-    def _net(self, rows: int) -> ActorCritic:
+    def _net(self, rows: int) -> tuple[ActorCritic, Tensor]:
+        """Return the network for so many rows, and that none begins an episode: the caller has cleared its memory."""
         if rows not in self._nets:
             if len(self._nets) == MAX_NETS:
                 self._nets.clear()
             pixel_norms = [self._views[f"pixel_norm{i}"] for i in range(len(self._model.net.convs))]
-            self._nets[rows] = self._model.net.build(self._weights, None, pixel_norms, Window(1, rows))
+            net = self._model.net.build(self._weights, None, pixel_norms, Window(1, rows))
+            self._nets[rows] = net, torch.zeros(1, rows, device=self._flat.device)
         return self._nets[rows]

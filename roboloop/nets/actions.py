@@ -175,8 +175,8 @@ class Gaussian:
         return torch.addcmul(mean, log_std.exp(), noise)
 
     def mode(self, params: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the means."""
-        return params.chunk(2, dim=1)[0]
+        """Return the means, as a copy: the parameters may lie in memory that the next forward pass overwrites."""
+        return params.chunk(2, dim=1)[0].clone()
 
     def log_prob(self, params: Tensor, action: Tensor, mask: Tensor | None) -> Tensor:
         """Return -z^2 / 2 - log std - log(2 pi) / 2, summed."""

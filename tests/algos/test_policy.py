@@ -97,6 +97,16 @@ def test_what_a_policy_said_is_not_overwritten_later() -> None:
     assert_same(said, kept)
 
 
+def test_an_action_in_the_environments_own_units_is_not_overwritten_either() -> None:
+    spec = dataclasses.replace(SPEC, action_low=(-1.0,) * SPEC.action_dim, action_high=(1.0,) * SPEC.action_dim)
+    ppo = PPO(PPOConfig(**{**SMALL, "shared_trunk": True, "state_dependent_std": True}), spec, 1, num_envs=4, seed=0)
+    obs, memory = np.ones((4, *spec.obs_shape), np.float32), np.zeros((4, 0), np.float32)
+    said = ppo.policy.act(obs, memory, False, np.random.default_rng(0)).action
+    kept = said.copy()
+    ppo.policy.act(-obs, memory, False, np.random.default_rng(0))
+    np.testing.assert_array_equal(said, kept)
+
+
 def test_not_exploring_draws_nothing() -> None:
     ppo, rng = PPO(PPOConfig(**SMALL), Anything.spec, 1, num_envs=4, seed=0), np.random.default_rng(0)
     ppo.policy.act(Anything(4).obs, np.zeros((4, 0), np.float32), False, rng)
