@@ -165,6 +165,7 @@ def filter_(args: list[str]) -> int:
     options = _options("filter")
     options.add_argument("out", type=Path)
     options.add_argument("--min-return", type=float, metavar="X")
+    options.add_argument("--max-return", type=float, metavar="X")
     options.add_argument("--success-only", action="store_true")
     options.add_argument("--task")
     options.add_argument("--top-percent", type=float, metavar="P", help="of the episodes that are left, by return")
@@ -185,6 +186,8 @@ def filter_(args: list[str]) -> int:
         keep &= table["success"] > 0
     if known.min_return is not None:
         keep &= table["episode_return"] >= known.min_return
+    if known.max_return is not None:
+        keep &= table["episode_return"] <= known.max_return
     rows = np.flatnonzero(keep)
     if known.top_percent is not None:
         best_first = rows[np.argsort(-table["episode_return"][rows], kind="stable")]

@@ -99,6 +99,7 @@ def test_merge_joins_datasets_of_one_environment(pictures, tmp_path):
     [
         (["--success-only"], lambda n, f: f.success == 1),
         (["--min-return", "0.5"], lambda n, f: f.episode_return >= 0.5),
+        (["--min-return", "-0.5", "--max-return", "0.5"], lambda n, f: -0.5 <= f.episode_return <= 0.5),
         (["--task", "task-1"], lambda n, f: n % 2 == 1),
         (["--every", "7"], lambda n, f: n % 7 == 0),
         (["--top-percent", "10"], None),
