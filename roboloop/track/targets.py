@@ -55,7 +55,7 @@ def plot_targets(runs: Sequence[Path], out: Path) -> Path:
     dress(axes, "return")
     axes.set_xlabel("Return that was asked for")
     axes.set_ylabel("Return that was reached")
-    axes.legend(frameon=False)
+    figure.legend(loc="outside lower center", frameon=False)
     write(figure, out)
     return out
 
