@@ -47,6 +47,12 @@ def _record(args: list[str]) -> int:
     return record(args)
 
 
+def _export(args: list[str]) -> int:
+    from roboloop.run.export import export
+
+    return export(args)
+
+
 def _recipes(args: list[str]) -> int:
     from roboloop.run.recipes import show
 
@@ -79,6 +85,7 @@ VERBS: dict[str, tuple[Verb, str]] = {
     "plot": (_plot, "draw learning curves of one or more runs"),
     "record": (_record, "make a dataset by acting: a run's policy, a scripted expert, or random actions"),
     "dataset": (_dataset, "look at, verify, repair, merge, filter, export or import recorded episodes"),
+    "export": (_export, "write a run's policy as ONNX with a contract, proved equal to ours"),
     "recipes": (_recipes, "list the recipes, or print one"),
     "envs": (_envs, "list environment ids"),
     "bench": (_bench, "run a benchmark of benchmarks/"),
@@ -99,7 +106,8 @@ def usage() -> str:
             *lines,
             "",
             "exit codes: 0 done, 2 bad input, 3 run exists, 4 stopped by a signal, 5 disk full, 6 diverged,",
-            "            7 simulators broke too often, 8 fewer episodes than asked for",
+            "            7 simulators broke too often, 8 fewer episodes than asked for,",
+            "            9 an exported policy does not act as ours does: not written",
         ]
     )
 

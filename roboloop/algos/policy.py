@@ -30,22 +30,22 @@ class ActionScale:
                 f"action bounds must be finite with low below high, not {low.tolist()} to {high.tolist()}"
             )
         center, half = np.where(is_choice, 0.0, (high + low) / 2), np.where(is_choice, 1.0, (high - low) / 2)
-        self._low, self._high = low.astype(np.float32), high.astype(np.float32)
-        self._center, self._half = center.astype(np.float32), half.astype(np.float32)
+        self.low, self.high = low.astype(np.float32), high.astype(np.float32)
+        self.center, self.half = center.astype(np.float32), half.astype(np.float32)
         # most environments are in these units already, and a policy acts thousands of times a second
-        self._is_identity = not center.any() and bool((half == 1.0).all())
+        self.is_identity = not center.any() and bool((half == 1.0).all())
 
     def to_env(self, unit: Array) -> Array:
         """Return actions in the environment's units, never outside its bounds."""
-        return bounded(self.to_env_unbounded(unit), self._low, self._high)
+        return bounded(self.to_env_unbounded(unit), self.low, self.high)
 
     def to_env_unbounded(self, unit: Array) -> Array:
         """Return actions in the environment's units, outside its bounds where the unit action is."""
-        return unit if self._is_identity else unit * self._half + self._center
+        return unit if self.is_identity else unit * self.half + self.center
 
     def to_unit(self, action: Array) -> Array:
         """Return actions in [-1, 1]."""
-        return action if self._is_identity else (action - self._center) / self._half
+        return action if self.is_identity else (action - self.center) / self.half
 
 
 def bounded(values: Array, low: Array | float, high: Array | float) -> Array:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 
 
 class UserError(Exception):
@@ -46,3 +47,14 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """Return a hint such as ``; did you mean 'reach-v3'?`` or nothing."""
     match = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f"; did you mean {match[0]!r}?" if match else ""
+
+
+@contextmanager
+def needs_extra(what: str, packages: Collection[str], extra: str) -> Iterator[None]:
+    """Turn the absence of one of an extra's packages into one line that names the extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in packages:
+            raise
+        raise MissingExtra(f"{what} needs {error.name}: pip install 'roboloop[{extra}]'") from error

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
-from roboloop.core.errors import ConfigError, MissingExtra, nearest
+from roboloop.core.errors import ConfigError, nearest, needs_extra
 from roboloop.core.types import Env, PortablePolicy
 from roboloop.envs import names
 from roboloop.envs.config import EnvConfig
@@ -85,12 +85,8 @@ def known_ids() -> list[str]:
 def _needs(suite: str) -> Iterator[None]:
     """Prepare for a suite's imports, and turn the absence of its simulator into one line."""
     prefer_egl()
-    try:
+    with needs_extra(f"suite {suite!r}", PACKAGES[suite], suite):
         yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in PACKAGES[suite]:
-            raise
-        raise MissingExtra(f"suite {suite!r} needs {error.name}: pip install 'roboloop[{suite}]'") from error
 
 
 def make(cfg: EnvConfig, evaluation: bool = False) -> Env:

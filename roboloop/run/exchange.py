@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from roboloop.core.config import to_dict
-from roboloop.core.errors import ConfigError, DataError, MissingExtra, nearest
+from roboloop.core.errors import ConfigError, DataError, nearest, needs_extra
 from roboloop.core.files import disk_errors, staged
 from roboloop.core.options import Options
 from roboloop.data import journal
@@ -68,7 +68,7 @@ def export(args: list[str]) -> int:
     data = Dataset.open(known.directory)
     if not len(data):
         raise DataError(f"{known.directory} has no episodes: {known.out} was not written")
-    with _needs(name), disk_errors(str(known.out), _ADVICE):
+    with needs_extra(f"format {name!r}", _PACKAGES, EXTRA), disk_errors(str(known.out), _ADVICE):
         write = resolve(FORMATS[name].write)
         with staged(known.out) as target:
             _check_room(data, target, FORMATS[name])
@@ -97,7 +97,7 @@ def import_(args: list[str]) -> int:
     options.add_argument("--env", metavar="ID", help="environment, where the data does not name it")
     known = options.parse_args(args)
     name = _known(known.format, readable)
-    with _needs(name), disk_errors(str(known.out), _ADVICE):
+    with needs_extra(f"format {name!r}", _PACKAGES, EXTRA), disk_errors(str(known.out), _ADVICE):
         read = resolve(FORMATS[name].read)
         with staged(known.out) as target, read(known.path, known.env) as source:
             _store(source, target, known.env, {"imported_from": str(known.path), "format": name})
@@ -150,14 +150,3 @@ def _known(name: str, names: list[str]) -> str:
     if name in FORMATS:
         raise ConfigError(f"format {name!r} works only the other way round (here: {', '.join(names)})")
     raise ConfigError(f"unknown format {name!r}{nearest(name, names)} (known: {', '.join(names)})")
-
-
-@contextmanager
-def _needs(name: str) -> Iterator[None]:
-    """Turn the absence of a format's package into one line."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in _PACKAGES:
-            raise
-        raise MissingExtra(f"format {name!r} needs {error.name}: pip install 'roboloop[{EXTRA}]'") from error

@@ -30,8 +30,7 @@ def describe(cfg: Experiment, shape: Shape) -> str:
     learners, workers = cfg.algo.processes, cfg.sample.workers
     slots = (cfg.sample.queue if cfg.sample.free_running else 1) if workers else 0
     rollouts = max(slots, 1) * shape.layout().num_bytes
-    store = cfg.replay.capacity * (spec.obs_dtype.itemsize * math.prod(spec.obs_shape) + 4 * spec.action_dim + 9)
-    stored = store if cfg.algo.name == "sac" else 0
+    stored = replay_bytes(cfg.replay.capacity, spec) if cfg.algo.name == "sac" else 0
     recorder = recorder_bytes(cfg.record, shape)
     wanted = rollouts + stored + recorder + workers * WORKER_MB * MB
     if wanted > free:
@@ -58,6 +57,11 @@ def describe(cfg: Experiment, shape: Shape) -> str:
     if recorder:
         line += f"\n{describe_recording(cfg, spec)}; memory up to {recorder / MB:.0f} MB"
     return line
+
+
+def replay_bytes(capacity: int, spec: EnvSpec) -> int:
+    """Return the memory of a replay ring: each observation once, action, reward, flags and age."""
+    return capacity * (spec.obs_dtype.itemsize * math.prod(spec.obs_shape) + 4 * spec.action_dim + 9)
 
 
 def recorder_bytes(cfg: RecordConfig, shape: Shape) -> int:

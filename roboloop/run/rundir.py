@@ -144,13 +144,18 @@ def _exists_message(path: Path) -> str:
     return f"{path} exists and was interrupted: --resume {path} goes on from its last checkpoint"
 
 
-def _meta(command: Sequence[str]) -> dict[str, Any]:
+def installed(packages: Sequence[str]) -> dict[str, str]:
+    """Return the versions of those packages that are there."""
     versions = {}
-    for package in _PACKAGES:
+    for package in packages:
         try:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
+    return versions
+
+
+def _meta(command: Sequence[str]) -> dict[str, Any]:
     return {
         "created_unix_s": time.time(),
         "command": ["roboloop", *command],
@@ -158,7 +163,7 @@ def _meta(command: Sequence[str]) -> dict[str, Any]:
         "platform": platform.platform(),
         "host": platform.node(),
         "cpus": len(os.sched_getaffinity(0)),
-        "versions": versions,
+        "versions": installed(_PACKAGES),
         "git": _git("rev-parse", "HEAD"),
         "git_dirty": bool(_git("status", "--porcelain")),
     }

@@ -84,6 +84,16 @@ def test_plot_overlays_runs(finished, tmp_path):
     assert (tmp_path / "c.png").read_bytes()[:4] == b"\x89PNG"
 
 
+def test_export_writes_a_policy_and_its_contract_once(finished, tmp_path):
+    pytest.importorskip("onnxruntime")
+    done = roboloop("export", finished, "--onnx", tmp_path / "p.onnx", "--checkpoint", "last")
+    assert done.returncode == 0, done.stderr
+    assert "sac policy of step 200" in done.stdout
+    assert json.loads((tmp_path / "p.json").read_text())["policy"]["checkpoint_step"] == 200
+    again = roboloop("export", finished, "--onnx", tmp_path / "p.onnx")
+    assert (again.returncode, again.stderr.count("\n")) == (2, 1)
+
+
 def test_fork_goes_on_from_an_old_checkpoint_under_a_new_name(finished):
     flags = ["--experiment", "forked", "--steps", 150, "--algo.actor-lr", 1e-4]
     done = roboloop("train", "--fork", finished, "--at", 100, *flags)

@@ -30,11 +30,19 @@ def test_a_recorded_run_becomes_a_decision_transformer_that_is_evaluated_at_seve
     assert done.returncode == 0, done.stderr
     assert "asked for a return of 10" in done.stdout
     assert len(list((run / "eval").glob("*-target*.summary.json"))) == 2
+    pytest.importorskip("onnxruntime")
+    done = roboloop("export", run, "--onnx", tmp_path / "p.onnx")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "Decision Transformer cannot be exported" in done.stderr
 
 
 def test_the_best_tenth_is_cloned(recorded, tmp_path):
     done = roboloop("train", "bc", "--dataset", recorded, "--top-percent", 10, "--runs-dir", tmp_path, *SMALL)
     assert done.returncode == 0, done.stderr
+    pytest.importorskip("onnxruntime")
+    done = roboloop("export", tmp_path / "bc" / "CartPole-v1" / "0", "--onnx", tmp_path / "p.onnx")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "p.json").exists()
 
 
 def test_what_cannot_be_learned_from_is_one_line_and_exit_code_2(recorded, tmp_path):

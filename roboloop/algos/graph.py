@@ -1,0 +1,89 @@
+"""Policies as ONNX graphs: normaliser, network, the likeliest action, and the environment's units and bounds."""
+
+from __future__ import annotations
+
+import math
+
+from roboloop.algos.imitation_policy import ImitationModel, ImitationPolicy
+from roboloop.algos.policy import ActionScale, ActorPolicy
+from roboloop.algos.ppo_policy import PPOModel, PPOPolicy
+from roboloop.core.errors import ConfigError
+from roboloop.core.state import spec_from_data
+from roboloop.core.types import EnvSpec, PortablePolicy, State
+from roboloop.nets import graph as draw
+from roboloop.nets.conv import ConvSpec
+from roboloop.nets.flat import under
+from roboloop.nets.graph import Graph, Seen, Value
+from roboloop.nets.mlp import MLPSpec
+from roboloop.nets.stepwise import StepwiseSpec
+
+
+def onnx_model(policy: PortablePolicy) -> bytes:
+    """Return the bytes of an ONNX file that acts as the policy does without exploring."""
+    graph, spec = Graph(), spec_from_data(policy.blueprint()["spec"])
+    if isinstance(policy, ActorPolicy):
+        unit, after = _actor(graph, policy, spec), None
+    elif isinstance(policy, PPOPolicy):
+        unit, after = _ppo(graph, policy, spec)
+    elif isinstance(policy, ImitationPolicy):
+        unit, after = _imitation(graph, policy, spec), None
+    else:
+        raise ConfigError(f"a {type(policy).__name__} cannot be exported: only policies of SAC, PPO and BC can")
+    graph.output(draw.ACTION, _in_env_units(graph, ActionScale(spec), unit), spec.action_dim)
+    if after is not None:
+        graph.output(draw.MEMORY_AFTER, after, policy.memory_size)
+    return graph.model(type(policy).__name__)
+
+
+def _actor(graph: Graph, policy: ActorPolicy, spec: EnvSpec) -> Value:
+    net = MLPSpec.of(policy.weights)
+    frames = net.widths[0] // math.prod(spec.obs_shape)
+    # SAC reads any observation as one vector, pictures too
+    obs = graph.input(draw.OBS, (*draw.lead(frames), *spec.obs_shape), spec.obs_dtype)
+    vector = graph.op("Flatten", draw.floats(graph, obs), axis=1)
+    outputs = draw.mlp(graph, net, policy.weights, draw.scaled(graph, vector, policy.norm.numbers.reshape(2, -1)))
+    return draw.chosen(graph, _choices(spec), outputs, None, squash=True)
+
+
+def _ppo(graph: Graph, policy: PPOPolicy, spec: EnvSpec) -> tuple[Value, Value | None]:
+    model, state = PPOModel.from_data(policy.blueprint()), policy.state()
+    seen = draw.observation(graph, spec, model.fields)
+    vector, features = _encoded(graph, seen, model.net.convs, state)
+    outputs, after = draw.actor(graph, model.net, state["net"], vector, features)
+    return draw.chosen(graph, _choices(spec), outputs, seen.mask, squash=False), after
+
+
+def _imitation(graph: Graph, policy: ImitationPolicy, spec: EnvSpec) -> Value:
+    model, state = ImitationModel.from_data(policy.blueprint()), policy.state()
+    if not isinstance(model.net, StepwiseSpec):
+        raise ConfigError(
+            "a Decision Transformer cannot be exported: it acts on past steps and on rewards, not on one observation"
+        )
+    seen = draw.observation(graph, spec, model.fields)
+    vector, features = _encoded(graph, seen, model.state.convs, state)
+    states = graph.beside(features if vector is None else [*features, vector])
+    outputs = draw.mlp(graph, model.net.mlp, model.of_net(state["net"]), states)
+    return draw.chosen(graph, _choices(spec), outputs, seen.mask, squash=True)
+
+
+def _encoded(graph: Graph, seen: Seen, convs: tuple[ConvSpec, ...], state: State) -> tuple[Value | None, list[Value]]:
+    """Return the vector, normalised, and the features of each picture."""
+    net, norms = state["net"], state["norms"]
+    vector = None if seen.vector is None else draw.scaled(graph, seen.vector, norms["vector_norm"].numpy())
+    features = [
+        draw.conv(graph, conv, under(f"picture{i}", net), norms[f"pixel_norm{i}"], pixels)
+        for i, (conv, pixels) in enumerate(zip(convs, seen.pictures, strict=True))
+    ]
+    return vector, features
+
+
+def _in_env_units(graph: Graph, scale: ActionScale, unit: Value) -> Value:
+    """Return actions in the environment's units, never outside its bounds."""
+    action = unit
+    if not scale.is_identity:
+        action = graph.op("Add", graph.op("Mul", unit, scale.half), scale.center)
+    return graph.op("Min", graph.op("Max", action, scale.low), scale.high)
+
+
+def _choices(spec: EnvSpec) -> tuple[int, ...]:
+    return spec.action_choices or (0,) * spec.action_dim

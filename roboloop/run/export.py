@@ -1,0 +1,166 @@
+"""The verb ``export``: a run's policy as one ONNX file, a contract beside it, and proof that it acts as ours does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roboloop.core.config import to_dict
+from roboloop.core.errors import ConfigError, UserError, needs_extra
+from roboloop.core.files import disk_errors, staged
+from roboloop.core.options import Options
+from roboloop.core.rng import derive
+from roboloop.core.types import Array, Decision, Env, EnvSpec, Policy
+from roboloop.run.rundir import RunDir, find_run, installed
+
+EXTRA = "onnx"
+_PACKAGES = {"onnx", "onnxruntime"}
+_VERSIONS = ("roboloop", "torch", "numpy", "onnx", "onnxruntime")
+FORMAT = 1
+PARITY_STEPS = 64
+PARITY_LIMIT = 1e-4
+"""Largest difference allowed, of actions in units in which their bounds are [-1, 1], and of memory."""
+
+
+class ActsOtherwise(UserError):
+    """The exported policy does not act as the run's does: nothing is written."""
+
+    exit_code = 9
+
+
+def export(args: list[str]) -> int:
+    """Write a run's policy for runtimes that know nothing of us."""
+    options = Options(prog="roboloop export", allow_abbrev=False)
+    options.add_argument("run", type=Path, help="run directory, or an experiment with one run")
+    options.add_argument("--onnx", type=Path, required=True, metavar="OUT.onnx", help="the contract is OUT.json")
+    options.add_argument("--checkpoint", default="best", help="'best', 'last' or a step")
+    known = options.parse_args(args)
+    out: Path = known.onnx
+    if out.suffix != ".onnx":
+        raise ConfigError(f"--onnx must end in .onnx, not {out.name!r}")
+    run, contract_path = RunDir.open(find_run(known.run)), out.with_suffix(".json")
+    with (
+        needs_extra("export", _PACKAGES, EXTRA),
+        disk_errors(str(out), "nothing is left of it; free space and try again"),
+        staged(contract_path) as contract_stage,
+        staged(out) as stage,  # gets its name first: where there is a contract, all is whole
+    ):
+        contract = write_policy(run, known.checkpoint, stage)
+        contract_stage.write_text(json.dumps(contract, indent=1) + "\n")
+    policy, parity = contract["policy"], contract["parity"]
+    print(f"{out}: {policy['algo']} policy of step {policy['checkpoint_step']}, {out.stat().st_size / 1e3:.0f} kB")
+    print(f"parity with ours over {parity['steps']} steps: {parity['max_difference']:.1e} (limit {parity['limit']:g})")
+    print(f"contract: {contract_path}")
+    return 0
+
+
+def write_policy(run: RunDir, which: str, out: Path) -> dict[str, Any]:
+    """Write the policy of a checkpoint once it has proved equal; return its contract."""
+    from roboloop.algos.graph import onnx_model
+    from roboloop.envs import registry
+    from roboloop.nets.graph import ACTION, MEMORY, MEMORY_AFTER
+    from roboloop.run import build
+    from roboloop.run.posthoc import pick
+
+    cfg, point = run.config, pick(run, which)
+    env = registry.make(cfg.env, evaluation=True)
+    try:
+        policy = build.policy_of(cfg, env.spec, point.state)
+        model = onnx_model(policy)
+        exported = OnnxPolicy(model)
+        gap = largest_difference(policy, exported, env, cfg.env.frame_stack)
+    finally:
+        env.close()
+    if not gap <= PARITY_LIMIT:  # true for NaN as well
+        raise ActsOtherwise(f"the exported policy differs from ours by {gap:.1e} (limit {PARITY_LIMIT:g}): not written")
+    out.write_bytes(model)
+    size = policy.memory_size
+    return {
+        "format": FORMAT,
+        "file": {"name": out.name, "sha256": hashlib.sha256(model).hexdigest()},
+        "observation": {"frame_stack": cfg.env.frame_stack, "fields": exported.fields()},
+        "action": {"output": ACTION, "dtype": "float32", "columns": action_columns(env.spec)},
+        "memory": {"size": size, "input": MEMORY, "output": MEMORY_AFTER} if size else None,
+        "control_hz": env.spec.protocol.get("control_hz"),
+        "policy": {
+            "algo": cfg.algo.name, "run": str(run.path), "checkpoint_step": point.step, "version": policy.version,
+        },
+        "env": {"config": to_dict(cfg.env), "protocol": dict(env.spec.protocol)},
+        "versions": installed(_VERSIONS),
+        "parity": {"steps": PARITY_STEPS, "max_difference": gap, "limit": PARITY_LIMIT},
+    }  # fmt: skip
+
+
+def action_columns(spec: EnvSpec) -> list[dict[str, float | int]]:
+    """Return the bounds of each action column, or among how many it chooses."""
+    choices = spec.action_choices or (0,) * spec.action_dim
+    return [
+        {"choices": n} if n else {"low": low, "high": high}
+        for n, low, high in zip(choices, spec.action_low, spec.action_high, strict=True)
+    ]
+
+
+class OnnxPolicy:
+    """An exported policy in onnxruntime, on one thread: it never explores."""
+
+    version = 0
+
+    def __init__(self, model: bytes) -> None:
+        import onnxruntime
+
+        from roboloop.nets.graph import MEMORY
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        self._session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        self._inputs = {i.name: i for i in self._session.get_inputs()}
+        self._memory = MEMORY
+        memory = self._inputs.pop(MEMORY, None)
+        self.memory_size: int = 0 if memory is None else memory.shape[1]
+
+    def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
+        """Return the likeliest actions, also where it should explore."""
+        is_record = obs.dtype.names is not None
+        feed = {name: np.ascontiguousarray(obs[name] if is_record else obs) for name in self._inputs}
+        if self.memory_size:
+            feed[self._memory] = memory
+        action, *after = self._session.run(None, feed)
+        return Decision(action, after[0] if after else memory)
+
+    def fields(self) -> list[dict[str, Any]]:
+        """Return name, shape and type of each field of an observation."""
+        found = []
+        for name, about in self._inputs.items():
+            kind = about.type.removeprefix("tensor(").removesuffix(")")
+            dtype = {"float": "float32", "double": "float64"}.get(kind, kind)
+            found.append({"name": name, "shape": about.shape, "dtype": dtype})
+        return found
+
+
+def largest_difference(policy: Policy, exported: Policy, env: Env, frame_stack: int) -> float:
+    """Let both see what an environment shows our policy, each with its own memory; return how far they ever part."""
+    from roboloop.algos.imitation_policy import in_bounds
+    from roboloop.algos.policy import ActionScale
+    from roboloop.sample.stack import FrameStack
+
+    scale, stack, rng = ActionScale(env.spec), FrameStack(env.spec, 1, frame_stack), np.random.default_rng(0)
+    largest, episodes, ended = 0.0, 0, True
+    for _ in range(PARITY_STEPS):
+        if ended:
+            stack.reset(0, env.reset(derive(0, "export-parity", episodes)))
+            episodes += 1
+            our_memory = memory = np.zeros((1, policy.memory_size), np.float32)
+        ours = policy.act(stack.stacked, our_memory, False, rng)
+        theirs = exported.act(stack.stacked, memory, False, rng)
+        our_memory, memory = ours.memory, theirs.memory
+        pairs = (scale.to_unit(in_bounds(ours.action, env.spec)), scale.to_unit(theirs.action)), (our_memory, memory)
+        gaps = [np.abs(a - b).max(initial=0.0) for a, b in pairs]
+        largest = float(np.max([largest, *gaps]))
+        obs, _, terminated, truncated, _ = env.step(ours.action[0])
+        stack.push(0, obs)
+        ended = terminated or truncated
+    return largest

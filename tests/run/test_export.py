@@ -1,0 +1,218 @@
+"""An exported policy acts as ours does, whatever it is made of; where it does not, nothing is written."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import sys
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+from roboloop import cli  # noqa: E402
+from roboloop.algos import graph  # noqa: E402
+from roboloop.algos.config import PPOConfig, SACConfig  # noqa: E402
+from roboloop.algos.imitation_policy import in_bounds  # noqa: E402
+from roboloop.algos.policy import UniformPolicy  # noqa: E402
+from roboloop.algos.ppo import PPO  # noqa: E402
+from roboloop.algos.sac import SAC  # noqa: E402
+from roboloop.core.errors import ConfigError  # noqa: E402
+from roboloop.core.types import Array, EnvSpec, PortablePolicy  # noqa: E402
+from roboloop.run.export import PARITY_LIMIT, OnnxPolicy  # noqa: E402
+from roboloop.run.rundir import RunDir  # noqa: E402
+from tests.algos.test_imitation import SMALL_BC, SMALL_DT, batches, make, random_obs  # noqa: E402
+from tests.algos.test_policy import SMALL  # noqa: E402
+from tests.algos.test_sac import SPEC  # noqa: E402
+from tests.algos.test_sac import batches as transitions  # noqa: E402
+from tests.algos.toys import Aim, Anything, Look, Match, Recall  # noqa: E402
+from tests.run.helpers import train  # noqa: E402
+
+DOUBLES = EnvSpec((2, 3), np.dtype(np.float64), (-2.0, 0.0), (1.0, 50.0), 9)
+UNITS = EnvSpec((5,), np.dtype(np.float32), (-1.0,) * 3, (1.0,) * 3, 9)
+PICTURE = EnvSpec((1, 17, 19), np.dtype(np.uint8), (0.0, -1.0), (3.0, 1.0), 9, action_choices=(4, 0))
+
+
+def shaken(policy: PortablePolicy) -> PortablePolicy:
+    """Return the policy with larger weights: what was just initialised hardly depends on the observation."""
+    rng, flat = np.random.default_rng(0), np.zeros(policy.num_weights, np.float32)
+    policy.write_weights(flat)
+    noise = 0.3 * rng.standard_normal(len(flat), dtype=np.float32)
+    policy.read_weights(np.where(flat, flat * (1 + noise) + 0.1 * noise, flat).astype(np.float32), policy.version)
+    return policy
+
+
+def varied_obs(spec: EnvSpec, lead: tuple[int, ...], rng: np.random.Generator) -> Array:
+    """Return observations with large numbers, pictures of any brightness, and some choices impossible."""
+    obs = random_obs(spec, lead, rng)
+    names = spec.obs_dtype.names or ()
+    if "vector" in names:
+        obs["vector"] *= 10
+    if "image" in names:
+        obs["image"] //= rng.integers(1, 50, (*lead, 1, 1, 1), dtype=np.uint8)
+    if "action_mask" in names:
+        obs["action_mask"] = rng.random(obs["action_mask"].shape) < 0.5
+        obs["action_mask"][..., [0, 5]] = 1
+    return obs
+
+
+def assert_exported_acts_alike(policy: PortablePolicy, spec: EnvSpec, frames: int = 1) -> None:
+    """Compare ours and the exported one over some steps, alone and side by side, each with its own memory."""
+    model = graph.onnx_model(policy)
+    onnx.checker.check_model(onnx.load_model_from_string(model), full_check=True)
+    exported, rng = OnnxPolicy(model), np.random.default_rng(1)
+    assert exported.memory_size == policy.memory_size
+    seen = set()
+    for rows in (1, 5):
+        ours = theirs = np.zeros((rows, policy.memory_size), np.float32)
+        for _ in range(6):
+            obs = varied_obs(spec, (rows, *([frames] if frames > 1 else [])), rng)
+            a, b = policy.act(obs, ours, False, rng), exported.act(obs, theirs, False, rng)
+            ours, theirs = a.memory, b.memory
+            assert b.action.dtype == np.float32
+            np.testing.assert_allclose(b.action, in_bounds(a.action, spec), rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5)
+            seen |= {row.tobytes() for row in b.action}
+    assert len(seen) > 1, "always the same action proves nothing"
+
+
+@pytest.mark.parametrize("normalize_obs", [False, True])
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_sac(normalize_obs, layer_norm):
+    cfg = SACConfig(hidden=(16, 12), batch_size=16, processes=1, normalize_obs=normalize_obs, layer_norm=layer_norm)
+    sac, source = SAC(cfg, SPEC, 1, seed=0), transitions(16)
+    for _ in range(3):
+        sac.update(next(source))
+    assert_exported_acts_alike(sac.policy, SPEC)
+
+
+@pytest.mark.parametrize(("spec", "frames"), [(DOUBLES, 1), (DOUBLES, 3), (UNITS, 2)])
+def test_sac_of_other_types_shapes_stacks_and_bounds(spec, frames):
+    sac = SAC(SACConfig(hidden=(16,), batch_size=16, processes=1), spec, frames, seed=0)
+    assert_exported_acts_alike(shaken(sac.policy), spec, frames)
+
+
+@pytest.mark.parametrize("shared_trunk", [False, True])
+@pytest.mark.parametrize("spec", [Match.spec, Aim.spec, DOUBLES], ids=["choice", "continuous", "float64"])
+def test_ppo_over_vectors(spec, shared_trunk):
+    cfg = PPOConfig(**SMALL, shared_trunk=shared_trunk, normalize_obs=True, state_dependent_std=shared_trunk)
+    assert_exported_acts_alike(shaken(PPO(cfg, spec, 1, 4, seed=0).policy), spec)
+
+
+@pytest.mark.parametrize("core", ["none", "gru", "lstm"])
+@pytest.mark.parametrize("frames", [1, 2])
+def test_ppo_over_pictures_vectors_and_masks_with_memory(core, frames):
+    cfg = PPOConfig(**SMALL, core=core, normalize_obs=True)
+    assert_exported_acts_alike(shaken(PPO(cfg, Anything.spec, frames, 4, seed=0).policy), Anything.spec, frames)
+
+
+@pytest.mark.parametrize("core", ["gru", "lstm"])
+def test_ppo_that_remembers_vectors(core):
+    assert_exported_acts_alike(shaken(PPO(PPOConfig(**SMALL, core=core), Recall.spec, 1, 4, 0).policy), Recall.spec)
+
+
+@pytest.mark.parametrize(("kernels", "strides"), [((4, 3), (2, 1)), ((5, 2), (2, 1)), ((8, 2), (4, 1))])
+def test_pictures_that_do_not_fall_into_whole_blocks(kernels, strides):
+    convs = {"conv_channels": (4, 3), "conv_kernels": kernels, "conv_strides": strides}
+    cfg = PPOConfig(**{**SMALL, **convs})
+    assert_exported_acts_alike(shaken(PPO(cfg, PICTURE, 1, 4, seed=0).policy), PICTURE)
+
+
+@pytest.mark.parametrize("spec", [SPEC, Anything.spec, Look.spec], ids=["vector", "anything", "look"])
+def test_behaviour_cloning(spec):
+    learner, source = make(SMALL_BC, spec), batches(spec)
+    for _ in range(3):
+        learner.update(next(source))
+    assert_exported_acts_alike(shaken(learner.policy), spec)
+
+
+def test_what_cannot_be_exported_is_named():
+    with pytest.raises(ConfigError, match="Decision Transformer"):
+        graph.onnx_model(make(SMALL_DT).policy)
+    with pytest.raises(ConfigError, match="UniformPolicy"):
+        graph.onnx_model(UniformPolicy(SPEC))
+
+
+@pytest.fixture
+def run(tiny):
+    return train(tiny(steps=120, env={"frame_stack": 2}, eval={"every_steps": 0}))
+
+
+def export(run, out, *more) -> int:
+    return cli.main(["export", str(run), "--onnx", str(out), *map(str, more)])
+
+
+def test_the_contract_says_all_that_acting_needs(run, tmp_path, capsys):
+    out = tmp_path / "deep" / "policy.onnx"
+    assert export(run, out, "--checkpoint", "last") == 0
+    said = capsys.readouterr().out
+    assert "parity" in said
+    contract = json.loads((tmp_path / "deep" / "policy.json").read_text())
+    assert contract["file"] == {"name": "policy.onnx", "sha256": hashlib.sha256(out.read_bytes()).hexdigest()}
+    obs = {"name": "obs", "shape": ["batch", 2, 3], "dtype": "float32"}
+    assert contract["observation"] == {"frame_stack": 2, "fields": [obs]}
+    assert contract["action"]["columns"] == [{"low": -2.0, "high": 2.0}]
+    assert contract["memory"] is None
+    assert contract["policy"]["checkpoint_step"] == 120
+    assert contract["policy"]["version"] == 60
+    assert contract["env"]["config"]["id"] == "gym/Pendulum-v1"
+    assert contract["parity"]["max_difference"] <= PARITY_LIMIT
+    assert contract["versions"]["onnx"] == onnx.__version__
+    assert sorted(p.name for p in out.parent.iterdir()) == ["policy.json", "policy.onnx"]
+
+
+def test_memory_is_carried_through_the_parity_check(tiny, tmp_path):
+    algo = {"name": "ppo", "core": "gru", "core_size": 8, "hidden": [8], "rollout_steps": 16, "minibatches": 1}
+    run = train(tiny(steps=64, env={"id": "tiny/recall", "num_envs": 4}, algo=algo, eval={"every_steps": 0}))
+    assert export(run, tmp_path / "p.onnx", "--checkpoint", 64) == 0
+    contract = json.loads((tmp_path / "p.json").read_text())
+    assert contract["memory"] == {"size": 8, "input": "memory", "output": "memory_after"}
+    assert contract["action"]["columns"] == [{"choices": 4}]
+
+
+def test_a_policy_that_acts_otherwise_is_not_written(run, tmp_path, capsys, monkeypatch):
+    other = SAC(SACConfig(hidden=(8,), processes=1), dataclasses.replace(UNITS, obs_shape=(3,), action_low=(-2.0,),
+                action_high=(2.0,)), 2, seed=5)  # fmt: skip
+    model = graph.onnx_model(shaken(other.policy))
+    monkeypatch.setattr(graph, "onnx_model", lambda policy: model)
+    assert export(run, tmp_path / "out" / "p.onnx") == 9
+    assert "differs from ours" in capsys.readouterr().err
+    assert not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize("taken", ["p.onnx", "p.json"])
+def test_a_file_that_exists_is_left_alone(run, tmp_path, capsys, taken):
+    (tmp_path / taken).write_text("mine")
+    assert export(run, tmp_path / "p.onnx") == 2
+    assert "exists: nothing was changed" in capsys.readouterr().err
+    assert (tmp_path / taken).read_text() == "mine"
+    assert len(list(tmp_path.glob("*p.*"))) == 1
+
+
+def test_bad_input_is_one_line(run, tiny, tmp_path, capsys):
+    fresh = RunDir.create(tiny(seed=7), [])
+    for path, out, more, said in (
+        (fresh.path, "p.onnx", [], "has no checkpoint"),
+        (run, "p.onnx", ["--checkpoint", 77], "no checkpoint at step 77"),
+        (run, "p.onnx", ["--checkpoint", "newest"], "'best', 'last' or a step"),
+        (run, "p.pt", [], "must end in .onnx"),
+        (tmp_path / "nothing", "p.onnx", [], "is not a run directory"),
+    ):
+        assert export(path, tmp_path / out, *more) == 2
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1
+    assert not list(tmp_path.glob("*p.*"))
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
+def test_a_missing_package_names_the_extra(run, tmp_path, capsys, monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    for name in ("roboloop.algos.graph", "roboloop.nets.graph"):  # as in a process that has not imported them yet
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    assert export(run, tmp_path / "p.onnx") == 2
+    assert f"export needs {package}: pip install 'roboloop[onnx]'" in capsys.readouterr().err
+    assert not list(tmp_path.glob("*p.*"))
