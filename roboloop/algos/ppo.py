@@ -165,12 +165,13 @@ class PPO:
     def _rescale_values(self, returns: Array) -> None:
         """Learn the scale of returns, and change the value layer so that it still says the same (arXiv:1602.07714)."""
         norm = self._norms["return_norm"]
-        old_mean, old_std = self._views["return_norm"].tolist()
+        is_first, (old_mean, old_std) = norm.is_empty, self._views["return_norm"].tolist()
         norm.update(returns.reshape(-1, 1))
         mean, std = float(norm.numbers[0]), float(1.0 / norm.numbers[1])
-        weight, bias = self._model.net.value_layer(self._weights)
-        weight.mul_(old_std / std)
-        bias.mul_(old_std / std).add_((old_mean - mean) / std)
+        if not is_first:  # an untrained layer has said nothing yet: kept at zero, it would begin far from all returns
+            weight, bias = self._model.net.value_layer(self._weights)
+            weight.mul_(old_std / std)
+            bias.mul_(old_std / std).add_((old_mean - mean) / std)
         self._views["return_norm"].copy_(torch.tensor([mean, std]))
 
     def _learn_norms(self, rollout: Rollout) -> None:

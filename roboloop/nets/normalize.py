@@ -72,6 +72,11 @@ class RunningNorm:
         self._squares = np.zeros(dim)  # summed squared distances from the mean
         self._refresh()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing has been seen yet."""
+        return self._count == 0
+
     def _refresh(self) -> None:
         variance = self._squares / self._count if self._count else np.ones_like(self._squares)
         self._shift = self._mean.astype(np.float32)

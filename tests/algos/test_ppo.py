@@ -184,17 +184,27 @@ def test_values_are_learned_in_units_of_returns_and_said_in_real_ones() -> None:
     ppo, player = make({"normalize_returns": True}, world=Aim)
     rollout = player.collect(ppo.policy, 6)
     big = rollout._replace(reward=1000.0 * rollout.reward - 5000.0)
-    obs, memory, rng = player.world.obs, np.zeros((8, 0), np.float32), np.random.default_rng(0)
-    before = ppo.policy.act(obs, memory, False, rng).value
     ppo._load_rollout(big, np.ones(8, np.float32))
-    after = ppo.policy.act(obs, memory, False, rng).value
-    np.testing.assert_allclose(after, before, rtol=1e-4, atol=0.05)  # of thousands
     target = ppo._mem["facts"][:, FACTS.index("target")]
     assert target.mean().item() == pytest.approx(0.0, abs=1e-3)
     assert target.std().item() == pytest.approx(1.0, abs=0.02)
     returns = gae(big.reward, big.value, ends_of(big), 0.99, 0.95).value
     mean, std = ppo._views["return_norm"].tolist()
     np.testing.assert_allclose(target.reshape(6, 8) * std + mean, returns, rtol=1e-4)
+    # what an untrained network says is then of the size of returns
+    value = ppo.policy.act(player.world.obs, np.zeros((8, 0), np.float32), False, np.random.default_rng(0)).value
+    assert np.abs(value - returns.mean()).max() < 5 * returns.std()
+
+
+def test_when_the_scale_of_returns_moves_values_stay_what_they_were() -> None:
+    ppo, player = make({"normalize_returns": True}, world=Aim)
+    rollout = player.collect(ppo.policy, 6)
+    ppo._load_rollout(rollout, np.ones(8, np.float32))
+    obs, memory, rng = player.world.obs, np.zeros((8, 0), np.float32), np.random.default_rng(0)
+    before = ppo.policy.act(obs, memory, False, rng).value
+    ppo._load_rollout(rollout._replace(reward=1000.0 * rollout.reward - 5000.0), np.ones(8, np.float32))
+    after = ppo.policy.act(obs, memory, False, rng).value
+    np.testing.assert_allclose(after, before, rtol=1e-4, atol=0.05)  # of thousands
 
 
 def test_unscaled_values_are_learned_as_they_are_however_large() -> None:
