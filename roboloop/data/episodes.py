@@ -16,7 +16,7 @@ from roboloop.core.types import Array, EnvSpec
 from roboloop.data.codec import CODEC, check_codec
 
 FORMAT = 1
-FRAMES_PER_CHUNK, NUMBERS_PER_CHUNK = 32, 256
+FRAMES_PER_CHUNK, NUMBERS_PER_CHUNK = 16, 256
 """Observations that are compressed together: a window of 30 pictures touches two chunks, small vectors pack better in
 more rows."""
 
