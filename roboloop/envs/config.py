@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from roboloop.core.errors import ConfigError, nearest
+from roboloop.envs.panda.config import PandaConfig
 
 REWARD_VERSIONS = ("v1", "v2")
 GOAL_MODES = ("random", "fixed")
@@ -15,8 +16,8 @@ class EnvConfig:
     """One task, and how its episodes are cut."""
 
     id: str = "metaworld/reach-v3"
-    """Suite and task, such as metaworld/reach-v3, gym/HalfCheetah-v5, dmc/walker-walk or doom/basic; with envpool/ in
-    front of one of the first three, EnvPool's port of it."""
+    """Suite and task, such as metaworld/reach-v3, gym/HalfCheetah-v5, dmc/walker-walk, doom/basic or panda/reach; with
+    envpool/ in front of one of the first three, EnvPool's port of it."""
     num_envs: int = 1
     """Copies of the environment that are stepped together."""
     frame_stack: int = 1
@@ -35,6 +36,8 @@ class EnvConfig:
     """Meta-World's reward function: v1 or v2."""
     goal_mode: str = "random"
     """Meta-World's goals: random draws one per episode from its seed, fixed keeps a single one."""
+    panda: PandaConfig = field(default_factory=PandaConfig)
+    """The Panda rig's rates, limits, rewards and driver."""
 
     def check(self) -> None:
         """Refuse values that no environment can honour."""
@@ -48,6 +51,7 @@ class EnvConfig:
             value = getattr(self, name)
             if value not in known:
                 raise ConfigError(f"env.{name} must be one of {', '.join(known)}, got {value!r}{nearest(value, known)}")
+        self.panda.check()
 
     def horizon(self, suite: int, evaluation: bool) -> int:
         """Return the simulator steps of an episode, given the suite's own horizon."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, EnvSpec, State
+from roboloop.envs.robot import Reading
 
 Info = dict[str, Any]
 FLOAT = np.dtype(np.float32)
@@ -34,6 +35,10 @@ class Outcome(NamedTuple):
     """The world's own objective where the reward is shaped or scaled; none where the two are the same."""
     ticks: int = 1
     """Simulator steps that it took."""
+    sent: Array | None = None
+    """The action that was really taken, in action units, where a robot's limits may change it."""
+    reading: Reading | None = None
+    """What a robot read, with its times."""
 
 
 def repeated(tick: Callable[[Array], Outcome], action: Array, repeat: int) -> Outcome:
@@ -149,18 +154,27 @@ class EpisodeEnv:
 
     def step(self, action: Array) -> tuple[Array, float, bool, bool, Info]:
         """Apply one action for ``action_repeat`` simulator steps or until the episode ends."""
-        if not self._running:
-            raise RuntimeError("the episode is over: reset the environment before the next step")
-        out = self.world.step(self._valid(action), min(self._repeat, self._horizon - self._clock))
-        self._clock += out.ticks
-        truncated = out.truncated or self._clock >= self._horizon
-        self._running = not (out.terminated or truncated)
+        self._must_run()
+        out = self._clocked(self.world.step(self._valid(action), min(self._repeat, self._horizon - self._clock)))
         info: Info = {}
         if out.success is not None:
             info["success"] = out.success
         if out.raw_reward is not None:
             info["raw_reward"] = out.raw_reward
-        return out.obs.astype(self._dtype, order="C"), out.reward, out.terminated, truncated, info
+        if out.sent is not None:
+            info["sent_action"] = out.sent.tolist()
+        return out.obs.astype(self._dtype, order="C"), out.reward, out.terminated, out.truncated, info
+
+    def _must_run(self) -> None:
+        if not self._running:
+            raise RuntimeError("the episode is over: reset the environment before the next step")
+
+    def _clocked(self, out: Outcome) -> Outcome:
+        """Count a step, and truncate at the horizon."""
+        self._clock += out.ticks
+        truncated = out.truncated or self._clock >= self._horizon
+        self._running = not (out.terminated or truncated)
+        return out if truncated == out.truncated else out._replace(truncated=truncated)
 
     def render(self) -> Array:
         """Return the current picture."""

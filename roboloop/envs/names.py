@@ -180,3 +180,6 @@ ENVPOOL = (
     *(f"dmc/{task}" for task in ("cheetah-run", "hopper-hop", "humanoid-walk", "reacher-easy", "walker-walk")),
 )
 """Ids of ours for which EnvPool has a port, the common ones; it has one of every Meta-World and DM Control task."""
+
+PANDA = ("reach", "push", "drawer", "door")
+"""The simulated Panda rig's."""

@@ -21,10 +21,14 @@ SUITES = {
     "doom": "roboloop.envs.doom:make",
     "tiny": "roboloop.envs.tiny:make",
     "envpool": "roboloop.envs.envpool:make",
+    "panda": "roboloop.envs.panda.suite:make",
 }
 """Suite -> ``module:function`` of ``make(task, cfg, evaluation)``."""
 
-EXPERTS = {"metaworld": "roboloop.envs.metaworld:scripted_policy"}
+EXPERTS = {
+    "metaworld": "roboloop.envs.metaworld:scripted_policy",
+    "panda": "roboloop.envs.panda.experts:scripted_policy",
+}
 """Suite -> ``module:function`` of ``expert(task)``, a policy that was written and not learned; few suites have any."""
 
 PACKAGES = {
@@ -34,6 +38,7 @@ PACKAGES = {
     "doom": ("vizdoom", "cv2"),
     "tiny": (),
     "envpool": ("envpool",),
+    "panda": ("pybullet_data", "mujoco"),
 }
 """Top-level modules whose absence means that the suite's extra is not installed."""
 
@@ -77,7 +82,7 @@ def task_name(env_id: str) -> str:
 def known_ids() -> list[str]:
     """Return the ids worth listing; any other Gymnasium or DM Control task can be made too."""
     tasks = {"metaworld": names.METAWORLD, "gym": names.GYM, "dmc": names.DMC, "doom": names.DOOM, "tiny": names.TINY}
-    tasks["envpool"] = names.ENVPOOL
+    tasks |= {"envpool": names.ENVPOOL, "panda": names.PANDA}
     return [f"{suite}/{task}" for suite in SUITES for task in tasks[suite]]
 
 

@@ -13,7 +13,14 @@ from roboloop.core.options import Options
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
 
-_PROBES = {"metaworld": "metaworld/reach-v3", "gym": "gym/HalfCheetah-v5", "dmc": "dmc/walker-walk"}
+_PROBES = {
+    "metaworld": "metaworld/reach-v3",
+    "gym": "gym/HalfCheetah-v5",
+    "dmc": "dmc/walker-walk",
+    "panda": "panda/reach",
+}
+
+STEPS = 100
 
 
 def doctor(args: list[str]) -> int:
@@ -21,7 +28,7 @@ def doctor(args: list[str]) -> int:
     Options(prog="roboloop doctor", allow_abbrev=False).parse_args(args)
     free_gb = shutil.disk_usage(".").free / 1e9
     print(f"python {platform.python_version()}, {len(os.sched_getaffinity(0))} cores, {free_gb:.0f} GB free here")
-    for package in ("torch", "numpy", "gymnasium", "mujoco", "metaworld", "dm_control", "wandb"):
+    for package in ("torch", "numpy", "gymnasium", "mujoco", "metaworld", "dm_control", "pybullet", "wandb"):
         try:
             print(f"{package} {metadata.version(package)}")
         except metadata.PackageNotFoundError:
@@ -35,12 +42,12 @@ def _probe(suite: str, env_id: str) -> bool:
     import numpy as np
 
     try:
-        env = registry.make(EnvConfig(id=env_id))
+        env = registry.make(EnvConfig(id=env_id, max_episode_steps=STEPS))
         env.reset(0)
         start = time.perf_counter()
-        for _ in range(100):
+        for _ in range(STEPS):
             env.step(np.zeros(env.spec.action_dim, np.float32))
-        steps_per_s = 100 / (time.perf_counter() - start)
+        steps_per_s = STEPS / (time.perf_counter() - start)
     except UserError as error:
         print(f"{suite}: {error}")
         return False

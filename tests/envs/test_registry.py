@@ -78,6 +78,7 @@ def test_a_task_has_a_short_name_that_is_safe_in_a_path(env_id: str, name: str) 
         ("gym/HalfCheeta-v5", "did you mean 'HalfCheetah-v5'"),
         ("gym/HalfCheetah-v99", "did you mean 'HalfCheetah-v"),
         ("dmc/walker-wlak", "did you mean 'walker-walk'"),
+        ("panda/raech", "did you mean 'reach'"),
         ("doom/basik", "did you mean 'basic'"),
         ("dmc/", "names no task"),
     ],
@@ -104,13 +105,14 @@ def forget(monkeypatch: pytest.MonkeyPatch, package: str, *importers: str) -> No
         ("cv2", "doom/basic", "doom"),
         ("ale_py", "gym/ALE/Pong-v5", "atari"),
         ("Box2D", "gym/LunarLander-v3", "box2d"),
+        ("pybullet_data", "panda/reach", "panda"),
     ],
 )
 def test_a_missing_simulator_names_the_extra_to_install(
     monkeypatch: pytest.MonkeyPatch, package: str, env_id: str, extra: str
 ) -> None:
     importers = ["roboloop.envs.doom", "roboloop.envs.atari"]
-    importers += [m for m in sys.modules if m.startswith("gymnasium.envs.box2d")]
+    importers += [m for m in sys.modules if m.startswith(("gymnasium.envs.box2d", "roboloop.envs.panda."))]
     forget(monkeypatch, package, *importers)
     if package == "cv2":
         pytest.importorskip("vizdoom")

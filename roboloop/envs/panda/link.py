@@ -1,0 +1,78 @@
+"""Messages over a socket: a length, then ``core.wire``'s JSON and bytes; nothing in them can be executed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from roboloop.core.wire import decode, encode
+from roboloop.envs.robot import Command, Reading
+
+_PREFIX = 4
+LONGEST = 1 << 16
+"""A message is a few hundred bytes; whoever announces more does not speak our language."""
+
+
+class Garbled(ValueError):
+    """What came over the line is no message of ours."""
+
+
+def pack(message: Any) -> bytes:
+    """Return a message with its length in front."""
+    data = encode(message)
+    return len(data).to_bytes(_PREFIX, "little") + data
+
+
+class Unpacker:
+    """Cuts a stream into messages, however it arrives."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> list[Any]:
+        """Take what has arrived, and return the messages that are whole."""
+        self._bytes += data
+        messages = []
+        while len(self._bytes) >= _PREFIX:
+            size = int.from_bytes(self._bytes[:_PREFIX], "little")
+            if size > LONGEST:
+                raise Garbled(f"a message of {size} bytes was announced")
+            if len(self._bytes) < _PREFIX + size:
+                break
+            try:
+                messages.append(decode(bytes(self._bytes[_PREFIX : _PREFIX + size])))
+            except (ValueError, KeyError, TypeError, IndexError, AttributeError, MemoryError) as error:
+                raise Garbled(str(error)) from None
+            del self._bytes[: _PREFIX + size]
+        return messages
+
+
+def command_to_data(command: Command) -> dict[str, Any]:
+    """Return a command as plain data."""
+    return dict(vars(command))
+
+
+def command_from_data(data: dict[str, Any]) -> Command:
+    """Return the command, or refuse what no arm should be told."""
+    sizes = {"ee_pos_m": 3, "ee_quat": 4, "joint_pos_rad": 7}
+    try:
+        for name, size in sizes.items():
+            value = data[name]
+            if value is not None and (np.shape(value) != (size,) or not np.isfinite(value).all()):
+                raise Garbled(f"{name} must be {size} finite numbers")
+        if data["gripper_open"] not in (None, True, False):
+            raise Garbled("gripper_open must be yes, no or nothing")
+        return Command(**data)
+    except (KeyError, TypeError) as error:
+        raise Garbled(f"no command: {error}") from None
+
+
+def reading_to_data(reading: Reading) -> dict[str, Any]:
+    """Return a reading as plain data and arrays."""
+    return dict(vars(reading))
+
+
+def reading_from_data(data: dict[str, Any]) -> Reading:
+    """Return the reading."""
+    return Reading(**data)

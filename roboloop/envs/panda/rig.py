@@ -1,0 +1,289 @@
+"""One task on a ``Robot``: send first and look later, as a real-time loop must; or both in one step, as samplers do."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+
+from roboloop.core.errors import ConfigError
+from roboloop.core.types import Array, State
+from roboloop.envs.env import EpisodeEnv, Outcome
+from roboloop.envs.panda.config import PandaConfig
+from roboloop.envs.panda.control import Carrot, HoldTimer
+from roboloop.envs.panda.health import check
+from roboloop.envs.panda.reset import Reset, opened_m
+from roboloop.envs.panda.tasks import AXES, DOWN, GAINS, POSE, Layout, PandaTask, draw
+from roboloop.envs.robot import (
+    Command,
+    ConnectionCut,
+    ControllerStopped,
+    DriverDied,
+    Reading,
+    Robot,
+    RobotFault,
+)
+
+FRESH_S = 0.15
+"""A state or picture older than this is late: what it comes from may have stopped."""
+START_ATTEMPTS = 5
+
+
+class Rig:
+    """A ``World`` over a robot; the conventions of the rig, whatever drives it."""
+
+    def __init__(self, robot: Robot, task: PandaTask, cfg: PandaConfig) -> None:
+        self.robot, self.task, self.cfg = robot, task, cfg
+        self.limits = task.limits[cfg.limits]
+        self.period_s = 1 / cfg.hz
+        axes = tuple(dof for dof in task.dof if dof in AXES)
+        self._axes = [AXES.index(axis) for axis in axes]
+        self._object = [POSE.index(name) for name in task.object_dof]
+        self._shared = [AXES.index(axis) for axis in axes if axis in task.object_dof]
+        self.carrot = Carrot(axes, self.limits, cfg.max_speed_m_s / cfg.hz, cfg.max_force_n / GAINS.kx[0])
+        self._has_gripper = "gripper" in task.dof
+        self._reset = Reset(robot, task, cfg.camera_stale_s)
+        self._hold = HoldTimer(cfg.hold_s)
+        self._seed: int | None = None
+        self._layout = draw(task, 0)
+        self._connected = False
+        self._gripper_open = task.gripper_open
+        self._distance_m = 0.0
+        self._taken = np.zeros(len(task.dof))
+        self._late_looks = 0
+        self._fault: RobotFault | None = None
+
+    @property
+    def action_dim(self) -> int:
+        """Valid degrees of freedom."""
+        return len(self.task.dof)
+
+    @property
+    def obs_size(self) -> int:
+        """Numbers in an observation."""
+        sizes = {"ee_pos": len(self._axes), "ee_quat": 4, "object": len(self._object), "difference": len(self._shared)}
+        sizes |= {"goal": len(self._axes), "gripper": 1}
+        return sum(sizes[part] for part in self.task.observe)
+
+    def begin(self, seed: int) -> Array:
+        """Reset the scene by script, start the controller, and return the first observation."""
+        self._seed, self._layout, self._fault, self._late_looks = int(seed), draw(self.task, seed), None, 0
+        try:
+            self._reach()
+            self.robot.prepare(self._seed)
+            self._reset.run(self._layout.start)
+            self._start()
+            return self._first_look()
+        except RobotFault as fault:
+            self._fail(fault)
+            raise
+
+    def _reach(self) -> None:
+        """Connect, also where the line was lost since the last episode."""
+        if self._connected:
+            try:
+                self.robot.read()
+            except (DriverDied, ConnectionCut):
+                self._connected = False
+        if not self._connected:
+            self.robot.connect()
+            self._connected = True
+
+    def _start(self) -> None:
+        for attempt in range(START_ATTEMPTS):
+            try:
+                return self.robot.start()
+            except ControllerStopped:
+                if attempt == START_ATTEMPTS - 1:
+                    raise
+
+    def _first_look(self) -> Array:
+        reading = self._look()
+        self.robot.send(Command(ee_pos_m=self.carrot.begin(reading.ee_pos_m), ee_quat=np.array(DOWN)))
+        self._gripper_open = self.task.gripper_open
+        self._hold = HoldTimer(self.cfg.hold_s)
+        self._taken = np.zeros(self.action_dim)
+        self._distance_m = sum(distances_m(self.task, reading, self._layout))
+        return self._observation(reading)
+
+    def send(self, action: Array) -> Array:
+        """Send what an action asks for, within all limits, and return the action that was really taken."""
+        self._alive()
+        action = np.asarray(action, np.float64)
+        if action.shape != (self.action_dim,) or not np.isfinite(action).all():
+            self.hold()
+            raise ValueError(f"an action is {self.action_dim} finite numbers, got {action.tolist()}: holding")
+        action = np.clip(action, -1, 1)
+        try:
+            reading = self.robot.read()
+            check(reading, self.robot.now_s(), self.cfg.camera_stale_s, self.limits)
+            moved = self.carrot.shift(action[: len(self._axes)], reading.ee_pos_m)
+            grip = self._grip(float(action[-1])) if self._has_gripper else None
+            self.robot.send(Command(ee_pos_m=self.carrot.target_m, ee_quat=np.array(DOWN), gripper_open=grip))
+        except RobotFault as fault:
+            self._fail(fault)
+            raise
+        self._taken = np.append(moved, action[len(self._axes) :])
+        return self._taken.astype(np.float32)
+
+    def _grip(self, wish_closed: float) -> bool | None:
+        """Return what to tell the gripper: open for up to 0, closed above, and nothing where it is so already."""
+        is_open = wish_closed <= 0
+        if is_open == self._gripper_open:
+            return None
+        self._gripper_open = is_open
+        return is_open
+
+    def observe(self) -> Outcome:
+        """Return what the last action led to, by the newest reading."""
+        self._alive()
+        try:
+            reading = self._look()
+        except RobotFault as fault:
+            self._fail(fault)
+            raise
+        main_m, to_object_m = distances_m(self.task, reading, self._layout)
+        is_there = main_m <= self.task.success_m and to_object_m <= self.task.near_m
+        success = self._hold.update(is_there, reading.arm_time_s)
+        progress = (self._distance_m - main_m - to_object_m) / self.carrot.step_m
+        self._distance_m = main_m + to_object_m
+        return Outcome(
+            obs=self._observation(reading),
+            reward=float(success) if self.cfg.reward == "sparse" else progress,
+            terminated=success and self.cfg.done_on_success,
+            truncated=False,
+            success=float(success),
+            sent=self._taken.astype(np.float32),
+            reading=reading,
+        )
+
+    def _look(self) -> Reading:
+        reading, now_s = self.robot.read(), self.robot.now_s()
+        check(reading, now_s, self.cfg.camera_stale_s, self.limits)
+        is_late = now_s - min(reading.arm_time_s, reading.camera_time_s) > FRESH_S
+        self._late_looks = self._late_looks + 1 if is_late else 0
+        return reading
+
+    def _alive(self) -> None:
+        if self._fault is not None:
+            raise self._fault.with_traceback(None)
+        if self._seed is None:
+            raise RuntimeError("no episode has begun")
+
+    def _fail(self, fault: RobotFault) -> None:
+        """End the episode: hold if the robot still listens, and say which steps were dead already."""
+        fault.dead_steps = self._late_looks
+        if isinstance(fault, (DriverDied, ConnectionCut)):
+            self._connected = False
+        self._fault = fault
+        with contextlib.suppress(RobotFault):
+            self.robot.hold()
+
+    def hold(self) -> None:
+        """Stay where the arm is, and lead it from there."""
+        self.robot.hold()
+        self.carrot.begin(self.robot.read().ee_pos_m)
+
+    def _observation(self, reading: Reading) -> Array:
+        parts: dict[str, Array] = {
+            "ee_pos": reading.ee_pos_m[self._axes],
+            "ee_quat": reading.ee_quat,
+            "object": reading.object_pose[self._object],
+            "difference": reading.ee_pos_m[self._shared] - reading.object_pose[self._shared],
+            "goal": self._layout.goal[self._axes],
+            "gripper": np.array([reading.gripper_width_m]),
+        }
+        return np.concatenate([parts[part] for part in self.task.observe])
+
+    # what a World is
+
+    def reset(self, seed: int) -> Array:
+        """Begin an episode."""
+        return self.begin(seed)
+
+    def step(self, action: Array, repeat: int) -> Outcome:
+        """Send, let one period pass, observe."""
+        self.send(action)
+        self.robot.advance(self.period_s)
+        return self.observe()
+
+    def render(self) -> Array:
+        """Return a picture, where the driver has one."""
+        picture: Array = self._simulated("pictures").render()
+        return picture
+
+    def _simulated(self, what: str) -> Any:
+        if not hasattr(self.robot, "get_state"):
+            raise ConfigError(f"a rig on the wall clock has no {what}: env.panda.driver virtual has")
+        return self.robot
+
+    def get_state(self) -> State:
+        """Return the simulated robot's state and the episode's."""
+        return {
+            "robot": self._simulated("states to save").get_state(),
+            "seed": self._seed,
+            "target_m": self.carrot.target_m.copy(),
+            "refused": self.carrot.refused,
+            "gripper_open": self._gripper_open,
+            "distance_m": self._distance_m,
+            "hold": [self._hold.since_s, self._hold.latched],
+            "taken": self._taken.copy(),
+            "late_looks": self._late_looks,
+        }
+
+    def set_state(self, state: State) -> None:
+        """Restore what ``get_state`` returned; an episode that a fault has ended goes on to fail."""
+        self._simulated("states to restore").set_state(state["robot"])
+        self._connected, self._fault = True, None
+        self._seed = state["seed"]
+        self._layout = draw(self.task, self._seed or 0)
+        self.carrot.target_m, self.carrot.refused = np.array(state["target_m"]), int(state["refused"])
+        self._gripper_open, self._distance_m = bool(state["gripper_open"]), float(state["distance_m"])
+        self._hold = HoldTimer(self.cfg.hold_s, *state["hold"])
+        self._taken, self._late_looks = np.array(state["taken"]), int(state["late_looks"])
+
+    def close(self) -> None:
+        """Let go of the robot."""
+        self.robot.close()
+        self._connected = False
+
+
+def distances_m(task: PandaTask, reading: Reading, layout: Layout) -> tuple[float, float]:
+    """Return how much of the task is left, and how far the hand is from the object."""
+    pose = reading.object_pose
+    if task.closes:
+        left_m = max(0.0, task.opening - opened_m(task, pose))
+        return left_m, float(np.linalg.norm(reading.ee_pos_m[:2] - pose[:2]))
+    if task.puck is not None:
+        left_m = float(np.linalg.norm(pose[:2] - layout.goal[:2]))
+        return left_m, float(np.linalg.norm(reading.ee_pos_m[:2] - pose[:2]))
+    return float(np.linalg.norm(reading.ee_pos_m - pose[:3])), 0.0
+
+
+class RigEnv(EpisodeEnv):
+    """The rig with the episode's clock: an ordinary environment, that can also be sent to and looked at apart."""
+
+    world: Rig
+
+    def begin(self, seed: int) -> Array:
+        """Begin an episode; the same as ``reset``."""
+        return self.reset(seed)
+
+    def send(self, action: Array) -> Array:
+        """Send an action and return at once the one that was really taken."""
+        self._must_run()
+        return self.world.send(action)
+
+    def _valid(self, action: Array) -> Array:
+        return action  # the rig clips by itself, and holds before it refuses
+
+    def observe(self) -> Outcome:
+        """Return what the last action led to; every call is a step of the episode."""
+        self._must_run()
+        out = self._clocked(self.world.observe())
+        return out._replace(obs=out.obs.astype(self._dtype, order="C"))
+
+    def hold(self) -> None:
+        """Stay where the arm is."""
+        self.world.hold()
