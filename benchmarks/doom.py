@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SF_PYTHON = ROOT / ".venv-sf" / "bin" / "python"
 TASKS = {"basic": "doom_basic", "health-gathering-supreme": "doom_health_gathering_supreme"}
 FRAMESKIP = 4
+SHARED_MEMORY = Path("/dev/shm")
 CONTENDERS = ("roboloop", "roboloop-free-running", "sample-factory", "sample-factory-sync", "simulation")
 
 
@@ -64,6 +65,7 @@ def watch(
 ) -> dict[str, float]:
     """Run a system, and count its frames in a window after it has run in."""
     env = {**os.environ, "OMP_NUM_THREADS": "1"} if "roboloop" in command[0] else dict(os.environ)
+    segments = set(SHARED_MEMORY.iterdir())
     with open(log, "w") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=env, cwd=log.parent, start_new_session=True)
     try:
@@ -88,6 +90,8 @@ def watch(
             except ProcessLookupError:
                 continue
         process.wait()
+        for segment in set(SHARED_MEMORY.iterdir()) - segments:  # and hundreds of megabytes of shared memory
+            segment.unlink(missing_ok=True)
 
 
 def edge(frames: Callable[[], int], process: subprocess.Popen[bytes]) -> tuple[int, float]:
