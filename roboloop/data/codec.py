@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 import zstandard
@@ -26,7 +28,11 @@ class _Tools(threading.local):
     def __init__(self) -> None:
         self.compress = zstandard.ZstdCompressor(level=_LEVEL).compress
         self.decompress = zstandard.ZstdDecompressor().decompress
-        self.index_of_colour = np.zeros(1 << 24, np.uint8)  # pages that no colour falls into are never touched
+
+    @cached_property
+    def index_of_colour(self) -> Array:
+        """A table of all colours; of its pages only those that a colour falls into become memory."""
+        return np.frombuffer(mmap.mmap(-1, 1 << 24), np.uint8)
 
 
 class Codec:
@@ -37,9 +43,12 @@ class Codec:
 
     def encode(self, arrays: Sequence[Array]) -> bytes:
         """Return arrays with equal first axes as one compressed piece."""
-        index_of_colour = self._tools.index_of_colour
-        planes = [_filtered(plane, index_of_colour) for array in arrays for plane in _planes(array)]
+        planes = [self._filtered(plane) for array in arrays for plane in _planes(array)]
         return self._tools.compress(b"".join(planes))
+
+    def _filtered(self, plane: Array) -> bytes:
+        is_coloured = _is_picture(plane) and plane.shape[1] == 3
+        return _filtered(plane, self._tools.index_of_colour if is_coloured else None)
 
     def decode(self, data: bytes, out: Sequence[Array]) -> None:
         """Write the arrays back into ``out``; raise ValueError if they are not what fits there."""
@@ -80,7 +89,7 @@ def _is_picture(plane: Array) -> bool:
     return plane.dtype == np.uint8 and plane.ndim == 4
 
 
-def _filtered(plane: Array, index_of_colour: Array) -> bytes:
+def _filtered(plane: Array, index_of_colour: Array | None) -> bytes:
     """Return a plane's bytes in an order and form that compresses well.
 
     Numbers: column after column, first all first bytes, then all second bytes, ... Pictures begin with the number of
@@ -90,7 +99,7 @@ def _filtered(plane: Array, index_of_colour: Array) -> bytes:
     """
     if not _is_picture(plane):
         return plane.reshape(len(plane), -1).view(np.uint8).reshape(len(plane), -1, plane.itemsize).T.tobytes()
-    if plane.shape[1] == 3 and (found := _palette(_as_numbers(plane), index_of_colour)):
+    if index_of_colour is not None and (found := _palette(_as_numbers(plane), index_of_colour)):
         colours, index = found
         palette = colours.astype("<u4").view(np.uint8).reshape(-1, 4)[:, :3]
         return _count(len(colours)) + palette.tobytes() + index.tobytes()
