@@ -55,6 +55,11 @@ class FlatPolicy(Generic[Model]):
     def _tensor(self, array: Array) -> Tensor:
         return torch.from_numpy(array).to(self._flat.device)
 
+    def norm(self, name: str) -> Array:
+        """Return a shift and scale that acting depends on; on the CPU it is no copy."""
+        numbers: Array = self._views[name].cpu().numpy()
+        return numbers
+
     @property
     def _norms(self) -> Views:
         return {name: view for name, view in self._views.items() if name != "net"}

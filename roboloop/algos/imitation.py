@@ -81,7 +81,7 @@ class Imitation:
         padded = ~valid
         self._staging.put("valid", valid.astype(np.float32))
         self._staging.put("one_over_count", np.float32(1.0 / count))
-        return_scale = self._host_view("return_norm")[0]
+        return_scale = self._policy.norm("return_norm")[0]
         self._staging.put("return_to_go", zeroed(batch.return_to_go.reshape(rows) / return_scale, padded))
         self._staging.put("t", np.clip(zeroed(batch.t.reshape(rows), padded), 0, model.times - 1))
         self._staging.put("action", self._units(zeroed(batch.action.reshape(rows, -1), padded)))
@@ -90,7 +90,7 @@ class Imitation:
     def _load_obs(self, obs: Array, rows: int, padded: Array) -> None:
         model = self._model
         if model.fields.vector_dim:
-            self._staging.put("vector", zeroed(model.vector(obs, rows, self._host_view("vector_norm")), padded))
+            self._staging.put("vector", zeroed(model.vector(obs, rows, self._policy.norm("vector_norm")), padded))
         if model.fields.mask_dim:
             self._staging.put("mask", np.asarray(action_mask(obs.reshape(rows), rows)) | padded[:, None])
         for i in range(len(model.state.convs)):
@@ -107,10 +107,6 @@ class Imitation:
             if n and ((number < 0) | (number >= n)).any():
                 raise DataError(f"action column {column} has {n} choices, but the data says {number.max():.0f}")
         return self._scale.to_unit(in_bounds(action, spec))
-
-    def _host_view(self, name: str) -> Array:
-        view: Array = self._views[name].cpu().numpy()
-        return view
 
     def state(self) -> State:
         """Return everything the next update depends on, as copies."""

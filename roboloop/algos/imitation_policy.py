@@ -193,7 +193,7 @@ class ImitationPolicy(FlatPolicy[ImitationModel]):
 
     def _states(self, obs: Array, rows: int) -> Tensor:
         model = self._model
-        vector = self._tensor(model.vector(obs, rows, self._views["vector_norm"].cpu().numpy()))
+        vector = self._tensor(model.vector(obs, rows, self.norm("vector_norm")))
         pictures = []
         for i, conv in enumerate(model.state.convs):
             blocks = np.empty((rows, conv.block_bytes), np.uint8)

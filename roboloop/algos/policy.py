@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from roboloop.core.blueprint import kind_of
+from roboloop.core.blueprint import WithoutWeights, kind_of
 from roboloop.core.errors import ConfigError
 from roboloop.core.state import spec_from_data, spec_to_data
 from roboloop.core.types import Array, Decision, EnvSpec, State
@@ -54,12 +54,8 @@ def bounded(values: Array, low: Array | float, high: Array | float) -> Array:
     return inside
 
 
-class UniformPolicy:
+class UniformPolicy(WithoutWeights):
     """Actions drawn evenly between the bounds and among the allowed choices, for warm-up."""
-
-    memory_size = 0
-    version = 0
-    num_weights = 0
 
     def __init__(self, spec: EnvSpec) -> None:
         self._spec = spec
@@ -88,12 +84,6 @@ class UniformPolicy:
     def from_blueprint(cls, data: dict[str, Any]) -> UniformPolicy:
         """Build the same policy anew."""
         return cls(spec_from_data(data["spec"]))
-
-    def write_weights(self, out: Array) -> None:
-        """Write nothing."""
-
-    def read_weights(self, flat: Array, version: int) -> None:
-        """Read nothing."""
 
 
 class ActorPolicy:

@@ -112,7 +112,7 @@ class PPO:
         targets = gae(rollout.reward, rollout.value, ends, cfg.gamma, cfg.gae_lambda)
         if "return_norm" in self._norms:
             self._rescale_values(targets.value)
-        mean, std = self._host_view("return_norm")
+        mean, std = self._policy.norm("return_norm")
         old_value = rollout.value[:-1]
         facts = {
             "old_log_prob": rollout.log_prob, "old_value": (old_value - mean) / std, "advantage": targets.advantage,
@@ -132,7 +132,7 @@ class PPO:
     def _load_obs(self, obs: Array, rows: int) -> None:
         model = self._model
         if model.fields.vector_dim:
-            self._staging.put("vector", model.vector(obs, rows, self._host_view("vector_norm")))
+            self._staging.put("vector", model.vector(obs, rows, self._policy.norm("vector_norm")))
         if model.fields.mask_dim:
             self._staging.put("mask", np.asarray(action_mask(obs, rows)))
         for i in range(len(model.net.convs)):
@@ -186,10 +186,6 @@ class PPO:
                 norm.update(pixels.transpose(0, 2, 3, 1).reshape(-1, pixels.shape[1]))
             if name != "return_norm":
                 self._views[name].copy_(torch.from_numpy(norm.numbers).view(2, -1))
-
-    def _host_view(self, name: str) -> Array:
-        view: Array = self._views[name].cpu().numpy()
-        return view
 
     def state(self) -> State:
         """Return everything the next update depends on, as copies."""

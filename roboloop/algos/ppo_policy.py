@@ -133,7 +133,7 @@ class PPOPolicy(FlatPolicy[PPOModel]):
 
     def _inputs(self, obs: Array, rows: int) -> Inputs:
         model = self._model
-        vector = model.vector(obs, rows, self._views["vector_norm"].cpu().numpy())
+        vector = model.vector(obs, rows, self.norm("vector_norm"))
         pictures = []
         for i, conv in enumerate(model.net.convs):
             blocks = np.empty((rows, conv.block_bytes), np.uint8)

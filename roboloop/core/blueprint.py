@@ -5,7 +5,21 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from roboloop.core.types import PortablePolicy
+from roboloop.core.types import Array, PortablePolicy
+
+
+class WithoutWeights:
+    """What a policy that learned nothing has in their place."""
+
+    memory_size = 0
+    version = 0
+    num_weights = 0
+
+    def write_weights(self, out: Array) -> None:
+        """Write nothing."""
+
+    def read_weights(self, flat: Array, version: int) -> None:
+        """Read nothing."""
 
 
 def kind_of(policy: object) -> str:

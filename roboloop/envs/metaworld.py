@@ -15,7 +15,7 @@ import numpy as np
 from metaworld.env_dict import ALL_V3_ENVIRONMENTS
 from metaworld.policies import ENV_POLICY_MAP
 
-from roboloop.core.blueprint import kind_of
+from roboloop.core.blueprint import WithoutWeights, kind_of
 from roboloop.core.types import Array, Decision, State
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import FLOAT, EpisodeEnv, Outcome, Task, repeated
@@ -178,12 +178,8 @@ class MetaWorldEnv(EpisodeEnv):
         return super()._valid(action)
 
 
-class ScriptedPolicy:
+class ScriptedPolicy(WithoutWeights):
     """Meta-World's expert of one task, batched."""
-
-    memory_size = 0
-    version = 0
-    num_weights = 0
 
     def __init__(self, task: str) -> None:
         experts: dict[str, Any] = dict(ENV_POLICY_MAP)
@@ -204,12 +200,6 @@ class ScriptedPolicy:
     def from_blueprint(cls, data: dict[str, Any]) -> ScriptedPolicy:
         """Build the same policy anew."""
         return cls(data["task"])
-
-    def write_weights(self, out: Array) -> None:
-        """Write nothing."""
-
-    def read_weights(self, flat: Array, version: int) -> None:
-        """Read nothing."""
 
 
 def scripted_policy(task: str) -> ScriptedPolicy:

@@ -104,7 +104,10 @@ class Command:
 
 
 class Robot(Protocol):
-    """One arm with gripper and camera; numpy in and out, and whatever goes wrong is a ``RobotFault``."""
+    """One arm with gripper and camera; numpy in and out, and whatever goes wrong is a ``RobotFault``.
+
+    Drivers inherit from it: all must connect before they are used and let go at the end.
+    """
 
     features: Features
 
@@ -146,10 +149,11 @@ class Robot(Protocol):
 
     def __enter__(self) -> Self:
         """Connect."""
-        ...
+        self.connect()
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Close."""
-        ...
+        self.close()

@@ -8,8 +8,7 @@ import socket
 import threading
 import time
 from dataclasses import asdict
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from roboloop.core.child import START_S, Child
 from roboloop.envs.panda.config import PandaConfig
@@ -17,7 +16,7 @@ from roboloop.envs.panda.features import features
 from roboloop.envs.panda.link import Garbled, Unpacker, command_to_data, pack, reading_from_data
 from roboloop.envs.panda.server import HOST
 from roboloop.envs.panda.tasks import TABLE
-from roboloop.envs.robot import Command, ConnectionCut, DriverDied, Reading, RobotFault
+from roboloop.envs.robot import Command, ConnectionCut, DriverDied, Reading, Robot, RobotFault
 
 ANSWER_S = 5.0
 """Patience with what is answered, such as the start of the controller."""
@@ -26,7 +25,7 @@ DEATH_S = 0.05
 """When the line breaks, the driver is given so long to be found dead."""
 
 
-class ProcessPanda:
+class ProcessPanda(Robot):
     """The simulated rig on the wall clock, in a process that ends with this one."""
 
     def __init__(self, task: str, cfg: PandaConfig) -> None:
@@ -188,14 +187,3 @@ class ProcessPanda:
         if self._child is not None:
             self._child.stop()
             self._child = None
-
-    def __enter__(self) -> Self:
-        """Connect."""
-        self.connect()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close."""
-        self.close()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from roboloop.core.blueprint import kind_of
+from roboloop.core.blueprint import WithoutWeights, kind_of
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, Decision
 from roboloop.envs.panda import tasks
@@ -91,12 +91,8 @@ EXPERTS: dict[str, tuple[Callable[[Array], Array], int]] = {
 """Task -> expert, and the size of the observation that it understands."""
 
 
-class PandaExpert:
+class PandaExpert(WithoutWeights):
     """The expert of one task, batched."""
-
-    memory_size = 0
-    version = 0
-    num_weights = 0
 
     def __init__(self, task: str) -> None:
         self._task = tasks.find(task, PandaConfig()).name
@@ -117,12 +113,6 @@ class PandaExpert:
     def from_blueprint(cls, data: dict[str, Any]) -> PandaExpert:
         """Build the same policy anew."""
         return cls(data["task"])
-
-    def write_weights(self, out: Array) -> None:
-        """Write nothing."""
-
-    def read_weights(self, flat: Array, version: int) -> None:
-        """Read nothing."""
 
 
 def scripted_policy(task: str) -> PandaExpert:

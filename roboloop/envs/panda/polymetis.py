@@ -12,8 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from roboloop.core.errors import MissingExtra
 from roboloop.core.types import Array
 from roboloop.envs.panda.features import features
 from roboloop.envs.panda.tasks import GAINS, OPEN_WIDTH_M, PandaTask
-from roboloop.envs.robot import Command, ConnectionCut, ControllerStopped, Reading, RobotFault
+from roboloop.envs.robot import Command, ConnectionCut, ControllerStopped, Reading, Robot, RobotFault
 
 Camera = Callable[[], tuple[float, Array]]
 POLL_S = 0.01
@@ -38,7 +37,7 @@ class Address:
     gripper_force_n: float = 20.0
 
 
-class PolymetisPanda:
+class PolymetisPanda(Robot):
     """A ``Robot`` on polymetis' servers; a thread asks for states, so that reading never waits."""
 
     def __init__(self, task: PandaTask, camera: Camera, address: Address | None = None) -> None:
@@ -183,17 +182,6 @@ class PolymetisPanda:
                 self._arm.terminate_current_policy()
         self._arm = self._gripper = None
         self._fault = ConnectionCut("polymetis is not connected")
-
-    def __enter__(self) -> Self:
-        """Connect."""
-        self.connect()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close."""
-        self.close()
 
 
 def _tensor(numbers: Any) -> Any:

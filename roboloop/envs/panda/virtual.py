@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Self
-
 from roboloop.core.types import Array, State
 from roboloop.envs.panda.config import FaultPlan
 from roboloop.envs.panda.features import features
 from roboloop.envs.panda.simulation import PandaSimulation
 from roboloop.envs.panda.tasks import RATE_HZ, PandaTask
-from roboloop.envs.robot import Command, Reading
+from roboloop.envs.robot import Command, Reading, Robot
 
 
-class VirtualPanda:
+class VirtualPanda(Robot):
     """A ``Robot`` whose clock stands still unless it is advanced."""
 
     def __init__(self, task: PandaTask, faults: tuple[FaultPlan, ...] = ()) -> None:
@@ -72,14 +69,3 @@ class VirtualPanda:
     def close(self) -> None:
         """Release the picture's context."""
         self.simulation.close()
-
-    def __enter__(self) -> Self:
-        """Connect."""
-        self.connect()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close."""
-        self.close()
