@@ -56,6 +56,7 @@ class EnvGroup:
         self._success = np.full(plan.num_envs, np.nan)
         self._started = False
         self._has_values = False
+        self._learns_from_any = False
         self._feeling: RewardAware | None = None
         # environments in processes of their own step at the same time
         self._remote = [i for i, env in enumerate(self._envs) if hasattr(env, "prepare")]
@@ -111,6 +112,9 @@ class EnvGroup:
             out.obs[t] = self._seen
             self._write(decision, out, t, slice(None))
             self._has_values = decision.value is not None
+            # where a robot's limits changed an action, the one really sent is the one to learn from; but one that
+            # learns from its own probabilities must see its own
+            self._learns_from_any = decision.log_prob is None
             for env in self._remote:
                 self._envs[env].prepare(out.action[t, env])  # type: ignore[attr-defined]
             for env in range(len(self._envs)):
@@ -134,6 +138,8 @@ class EnvGroup:
         except Exception as error:
             self._replace(env, t, error, policy, out)
             return
+        if self._learns_from_any:
+            out.action[t, env] = info.get("sent_action", out.action[t, env])
         raw_reward = info.get("raw_reward", reward)
         out.reward[t, env] = reward
         out.raw_reward[t, env] = raw_reward

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from roboloop.core.state import equal
-from roboloop.core.types import EnvSpec
+from roboloop.core.types import Decision, EnvSpec
 from roboloop.data.rollouts import COLUMNS
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.registry import make
@@ -179,3 +179,25 @@ def test_a_policy_that_wants_to_know_is_told_the_reward_of_each_step_of_its_own_
             raw = rollout.raw_reward[begin : begin + 7, env]
             gathered = np.concatenate([[0.0], np.cumsum(raw)[:-1]])
             np.testing.assert_allclose(rollout.value[begin : begin + len(raw), env], gathered, rtol=1e-5)
+
+
+class Outwards:
+    """Always forwards, into the limit; says its probabilities or not."""
+
+    memory_size, version = 0, 0
+
+    def __init__(self, says_log_prob):
+        self.says_log_prob = says_log_prob
+
+    def act(self, obs, memory, explore, rng):
+        log_prob = np.zeros(len(obs), np.float32) if self.says_log_prob else None
+        return Decision(np.tile(np.float32([1, 0, 0]), (len(obs), 1)), memory, log_prob)
+
+
+@pytest.mark.parametrize("on_policy", [False, True])
+def test_what_a_robot_really_did_is_stored_unless_the_policy_must_see_its_own_action(on_policy):
+    env = EnvConfig(id="panda/reach")
+    shape = Shape(make(env).spec, steps=40, num_envs=1)
+    stored = SerialSampler(lambda: make(env), plans(1, 1, 0), shape).collect(Outwards(on_policy)).action[:, 0, 0]
+    assert stored[0] == 1.0
+    assert (stored[-5:] == (1.0 if on_policy else 0.0)).all()  # long at the limit: the target no longer moves
