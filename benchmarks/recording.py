@@ -60,7 +60,7 @@ class Loop:
             store.add(rollout)
             self.step += rollout.num_steps
             recorder.offer(rollout, self.step)
-            for _ in range(updates_due(self.step, bool(rollout.episodes))):
+            for _ in updates_due(self.step, bool(rollout.episodes)):
                 algo.update(store.sample())
             recorder.said()
         while recorder.timing().get("record/ring_use"):  # what the writer still has to do must not slow the next block

@@ -133,11 +133,19 @@ def main() -> None:
         sys.exit(1)
 
 
+def outlive_parent() -> None:
+    """Go on when the parent dies, for a child that must bring something to rest first; it must look for itself."""
+    _death_signal(0)
+
+
 def _die_with(parent_pid: int) -> None:
     """Ask the kernel to kill this process when its parent dies, even while it hangs in a simulator."""
-    if sys.platform != "linux":
-        return
-    libc: Any = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _death_signal(signal.SIGKILL)
     if os.getppid() != parent_pid:  # it died before we could ask
         os._exit(0)
+
+
+def _death_signal(number: int) -> None:
+    if sys.platform == "linux":
+        libc: Any = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(_PR_SET_PDEATHSIG, number)

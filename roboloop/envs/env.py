@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from roboloop.core.errors import ConfigError
-from roboloop.core.types import Array, EnvSpec, State
+from roboloop.core.types import Array, Env, EnvSpec, State
 from roboloop.envs.robot import Reading
 
 Info = dict[str, Any]
@@ -39,6 +39,9 @@ class Outcome(NamedTuple):
     """The action that was really taken, in action units, where a robot's limits may change it."""
     reading: Reading | None = None
     """What a robot read, with its times."""
+    is_fresh: bool = True
+    """Whether all of it was new; something old may be the first sign of a fault, and such steps are not worth storing
+    unless something new comes after them."""
 
 
 def repeated(tick: Callable[[Array], Outcome], action: Array, repeat: int) -> Outcome:
@@ -55,6 +58,41 @@ def repeated(tick: Callable[[Array], Outcome], action: Array, repeat: int) -> Ou
         if out.terminated or out.truncated:
             break
     return Outcome(out.obs, reward, out.terminated, out.truncated, success, raw_reward, ticks)
+
+
+class RealTimeEnv(Env, Protocol):
+    """An environment that can be sent to and looked at apart, with a clock that does not wait for us."""
+
+    period_s: float
+    """Time from one action to the next."""
+
+    def begin(self, seed: int) -> Array:
+        """Ready the scene for an episode, by script if need be, and return its first observation."""
+        ...
+
+    def first_look(self) -> Array:
+        """Return the first observation once more, as it is now; before the first action."""
+        ...
+
+    def send(self, action: Array) -> Array:
+        """Send an action and return at once the one that was really taken."""
+        ...
+
+    def observe(self) -> Outcome:
+        """Return what the last action led to; every call is a step of the episode."""
+        ...
+
+    def hold(self) -> None:
+        """Stay; the episode is over or given up."""
+        ...
+
+    def now_s(self) -> float:
+        """Return the time on the robot's clock."""
+        ...
+
+    def wait_until(self, time_s: float) -> None:
+        """Sleep until then; a simulated clock jumps."""
+        ...
 
 
 class World(Protocol):

@@ -17,9 +17,6 @@ StopKind = Literal["", "controller", "limit"]
 class RobotFault(RuntimeError):
     """The robot can no longer be trusted in this episode: hold, end it where it was last seen whole, begin anew."""
 
-    dead_steps = 0
-    """Steps of this episode that were already handed out but happened after the fault began: not worth storing."""
-
 
 class DriverDied(RobotFault):
     """The process or machine that drives the robot is gone, or says nothing any more."""
@@ -43,6 +40,14 @@ class LimitHit(RobotFault):
 
 class BadReading(RobotFault):
     """A reading holds something that is no number."""
+
+
+class BadAction(RobotFault, ValueError):
+    """The policy asked for something that is no number: the robot is well, but nobody leads it."""
+
+
+class Overrun(RobotFault):
+    """Several deadlines in a row were missed: nobody leads the robot at the rate that was agreed."""
 
 
 @dataclass(frozen=True)

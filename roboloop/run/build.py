@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from roboloop.algos.config import PPOConfig, SACConfig
 from roboloop.core.config import to_dict
-from roboloop.core.schedules import UpdateRatio, WhenFull
+from roboloop.core.schedules import InSlack, UpdateRatio, WhenFull
 from roboloop.core.types import Algorithm, EnvSpec, PortablePolicy, Rollout, State, Stateful
 from roboloop.data.journal import Frontier, Journal, Record
 from roboloop.data.recorder import NoRecorder, Recorder, Source
@@ -21,6 +21,8 @@ from roboloop.sample.buffers import Shape
 from roboloop.sample.crew import Crew
 from roboloop.sample.group import plans
 from roboloop.sample.parallel import FreeSampler, LockStepSampler
+from roboloop.sample.pilot import real_time_env
+from roboloop.sample.realtime import InlineSampler, PilotedSampler
 from roboloop.sample.remote import RemoteEnv
 from roboloop.sample.serial import SerialSampler
 
@@ -35,8 +37,21 @@ class Sampler(Stateful, Protocol):
         """Return steps of a policy that explores."""
         ...
 
+    @property
+    def in_tick(self) -> bool:
+        """Whether a robot moves in this process and soon needs its next action: nothing slow may be done now."""
+        ...
+
+    def rest(self) -> list[Rollout]:
+        """Bring whatever moves to a stand, and return what had been collected meanwhile."""
+        ...
+
     def faults(self) -> list[str]:
         """Return what went wrong and was mended since this was last asked."""
+        ...
+
+    def timing(self) -> dict[str, float]:
+        """Return how deadlines were kept since this was last asked."""
         ...
 
     def stats(self) -> dict[str, float]:
@@ -80,10 +95,10 @@ class Store(Protocol):
 
 
 class UpdatesDue(Stateful, Protocol):
-    """Says how many updates to take after a rollout."""
+    """Says which updates to take after a rollout."""
 
-    def __call__(self, step: int, episode_ended: bool) -> int:
-        """Return the number that is due now."""
+    def __call__(self, step: int, episode_ended: bool) -> Iterable[int]:
+        """Yield once per update that is due now; one that looks at the clock decides before each."""
         ...
 
 
@@ -128,12 +143,13 @@ def _online(cfg: Experiment) -> Parts:
         assert isinstance(cfg.algo, SACConfig)
         algo = sac = SAC(cfg.algo, spec, stack, cfg.seed, cfg.device)
         store = Replay(cfg.replay.capacity, spec, num_envs, sac.needs, cfg.seed)
-        update, warmup = cfg.update, UniformPolicy(spec)
-        updates_due = UpdateRatio(update.per_step, cfg.warmup_steps, update.every_steps, update.at == "episode")
+        warmup = UniformPolicy(spec)
         shape = Shape(spec, cfg.sample.steps, num_envs, stack)
     said = plan.describe(cfg, shape)  # refuses what cannot fit before any process is started
     recorder = make_recorder(cfg, shape)
     sampler = make_sampler(cfg, shape, (algo.policy,) if warmup is algo.policy else (warmup, algo.policy))
+    if not isinstance(cfg.algo, PPOConfig):
+        updates_due = make_updates_due(cfg, sampler)
     lanes = min(cfg.eval.episodes, EVAL_LANES)
     return Parts(sampler, store, algo, evaluator(cfg, lanes), warmup, updates_due, recorder, said)
 
@@ -162,6 +178,10 @@ def spec_of(cfg: Experiment) -> EnvSpec:
 def make_sampler(cfg: Experiment, shape: Shape, policies: tuple[PortablePolicy, ...]) -> Sampler:
     """Return the sampler that the config asks for."""
     groups = plans(cfg.env.num_envs, cfg.sample.groups, cfg.seed)
+    if cfg.sample.real_time == "inline":
+        return InlineSampler(real_time_env(registry.make(cfg.env)), shape, cfg.sample, cfg.seed)
+    if cfg.sample.real_time == "process":
+        return PilotedSampler(cfg.env, shape, cfg.sample, cfg.seed, policies)
     if not cfg.sample.workers:
         is_remote = cfg.sample.inference == "central"
         return SerialSampler(
@@ -171,6 +191,15 @@ def make_sampler(cfg: Experiment, shape: Shape, policies: tuple[PortablePolicy, 
     slots = cfg.sample.queue if cfg.sample.free_running else 1
     crew = Crew(cfg.env, groups, shape, cfg.sample, slots, policies)
     return FreeSampler(crew) if cfg.sample.free_running else LockStepSampler(crew)
+
+
+def make_updates_due(cfg: Experiment, sampler: Sampler) -> UpdatesDue:
+    """Return when an off-policy algorithm learns."""
+    update = cfg.update
+    if update.at == "slack":
+        assert isinstance(sampler, InlineSampler)
+        return InSlack(update.per_step, cfg.warmup_steps, sampler.time_left_s)
+    return UpdateRatio(update.per_step, cfg.warmup_steps, update.every_steps, update.at == "episode")
 
 
 def make_recorder(cfg: Experiment, shape: Shape) -> Recorder | NoRecorder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -20,8 +21,10 @@ class UpdateConfig:
     """Gradient updates per environment step; fractions are carried over."""
     every_steps: int = 1
     """Pay the updates that are owed each so many steps (old name: one epoch)."""
-    at: Literal["steps", "episode"] = "steps"
-    """'steps' = every ``every_steps``; 'episode' = between episodes, for robots that must not wait."""
+    at: Literal["steps", "episode", "slack"] = "steps"
+    """'steps' = every ``every_steps``; 'episode' = between episodes, for robots that must not wait; 'slack' = while
+    there is time before a robot's next action, and what is still owed between episodes (``per_step: .inf`` fills all
+    slack and owes nothing)."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,7 @@ class Experiment:
         self.record.check(self.env.num_envs)
         self.algo.check()
         self._check_offline()
+        self._check_real_time()
         if isinstance(self.algo, SACConfig):
             self.replay.check(self.env.num_envs, self.algo.batch_size)
         elif isinstance(self.algo, PPOConfig):
@@ -151,6 +155,19 @@ class Experiment:
             raise ConfigError(f"config key 'top_percent' must be above 0 and at most 100, not {self.top_percent}")
         if self.window_cache_mb < 1:
             raise ConfigError(f"config key 'window_cache_mb' must be at least 1, not {self.window_cache_mb}")
+
+    def _check_real_time(self) -> None:
+        mode, at, is_simulated = self.sample.real_time, self.update.at, self.env.panda.driver == "virtual"
+        if mode != "off" and not isinstance(self.algo, SACConfig):
+            raise ConfigError(f"sample.real_time is for algorithms that learn from a replay, not for {self.algo.name}")
+        if at == "slack" and mode != "inline":
+            raise ConfigError("update.at 'slack' needs sample.real_time 'inline': there is no slack elsewhere")
+        if math.isinf(self.update.per_step) and (at != "slack" or is_simulated):
+            raise ConfigError("update.per_step .inf is for update.at 'slack' on the wall clock")
+        if mode == "inline" and at == "steps" and not is_simulated:
+            raise ConfigError("sample.real_time 'inline' learns at 'slack' or 'episode': set update.at")
+        if not is_simulated and mode == "off":
+            raise ConfigError(f"env.panda.driver {self.env.panda.driver!r} does not wait: set sample.real_time")
 
     def _check_on_policy(self, algo: PPOConfig) -> None:
         if self.sample.steps != 1:

@@ -20,12 +20,13 @@ from roboloop.data.journal import START, Frontier, Journal, Record
 from roboloop.data.windows import Windows
 from roboloop.nets.observations import Fields
 from roboloop.run.config import Experiment
+from roboloop.sample.unhurried import Unhurried
 
 SCALE_EPISODES = 200
 """Episodes that mean and deviation of observations are taken from, evenly spread."""
 
 
-class StandingStill:
+class StandingStill(Unhurried):
     """A sampler that collects nothing: each call stands for one gradient step, so that all schedules count these."""
 
     def __init__(self) -> None:

@@ -82,18 +82,19 @@ class Runner:
             with disk_errors(str(self.run.path)):
                 while self.clock.step < self.cfg.steps and not self._solved() and not self._stop:
                     rollout = self.sampler.collect(self._policy())
-                    self.store.add(rollout)
-                    self.clock.advance(rollout)
-                    self.recorder.offer(rollout, self.clock.step)
+                    self._take(rollout)
                     self.watch.lap("collect_s")
-                    for _ in range(self.updates_due(self.clock.step, bool(rollout.episodes))):
+                    for _ in self.updates_due(self.clock.step, bool(rollout.episodes)):
                         self.algo.progress = self.clock.step / self.cfg.steps
                         metrics = self.algo.update(self.store.sample())
                         self.meter.add(metrics)
                         self.observers.post("on_training_step", {**self.clock.counters(), **metrics})
                     self.clock.updates = self.algo.num_updates
                     self.watch.lap("update_s")
+                    if self.clock.step >= self.cfg.steps:
+                        self._rest()
                     self._after_iteration(rollout)
+                self._rest()
                 if not self._stop:
                     self._finish_evaluation()
                 self.save()
@@ -102,6 +103,16 @@ class Runner:
             with contextlib.suppress(OSError):  # a full disk has its own message already
                 self._write_status(state)
         return state
+
+    def _take(self, rollout: Rollout) -> None:
+        self.store.add(rollout)
+        self.clock.advance(rollout)
+        self.recorder.offer(rollout, self.clock.step)
+
+    def _rest(self) -> None:
+        """Let a robot stand still before anything slow is done; steps that were on their way are not lost."""
+        for rollout in self.sampler.rest():
+            self._take(rollout)
 
     def _solved(self) -> bool:
         wanted = self.cfg.eval.stop_success
@@ -117,6 +128,8 @@ class Runner:
             if not end.lost:
                 self.meter.add(_facts(end))
                 self.observers.post("on_episode", {"step": step, "env": end.env, "episode": end.episode, **_facts(end)})
+        if self.sampler.in_tick:
+            return  # nothing slow while a robot waits for its next action: all of it is due again when it stands
         for line in (*self.sampler.faults(), *self.observers.said(), *self.recorder.said()):
             self.progress.note(line)
         at_end = step >= self.cfg.steps
@@ -134,7 +147,8 @@ class Runner:
         self._write(row)
         self.last.update({k.removeprefix("train/"): v for k, v in row.items() if k.startswith("train/")})
         speeds = self.watch.speeds(self.clock)
-        times = {"wall_s": self.watch.wall_s, **speeds, **self.watch.seconds, **self.recorder.timing()}
+        times = {"wall_s": self.watch.wall_s, **speeds, **self.watch.seconds}
+        times |= self.recorder.timing() | self.sampler.timing()
         self.timing.write({"step": self.clock.step, **times})
         self.last.update(speeds)
         self._write_status("running")

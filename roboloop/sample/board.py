@@ -12,7 +12,7 @@ from roboloop.core.types import Array, PortablePolicy, Rollout
 from roboloop.data.rollouts import columns_of, rollout_over
 from roboloop.sample.buffers import Shape, poison
 
-_WORDS_PER_LINE = 8
+WORDS_PER_LINE = 8
 
 
 class Board:
@@ -22,10 +22,10 @@ class Board:
         self, shape: Shape, slots: int, weight_sizes: Sequence[int], workers: int, memory: SharedMemory | None = None
     ) -> None:
         self._shape = shape
-        columns: dict[str, Any] = {"beats": ((workers, _WORDS_PER_LINE), np.dtype(np.int64))}
+        columns: dict[str, Any] = {"beats": ((workers, WORDS_PER_LINE), np.dtype(np.int64))}
         for policy, size in enumerate(weight_sizes):
             columns[f"weights{policy}"] = ((2, size), np.dtype(np.float32))
-            columns[f"published{policy}"] = ((_WORDS_PER_LINE,), np.dtype(np.int64))
+            columns[f"published{policy}"] = ((WORDS_PER_LINE,), np.dtype(np.int64))
         rollout, head = shape.layout(), ByteLayout(columns)
         self.num_bytes = head.num_bytes + slots * rollout.num_bytes
         self.memory = memory or SharedMemory.create(self.num_bytes)

@@ -29,6 +29,13 @@ class SampleConfig:
     """Dead or hung workers, and broken environments, that are replaced before the run gives up."""
     hang_s: float = 120.0
     """A worker whose simulator takes longer than this for one step or reset is taken for hung."""
+    real_time: Literal["off", "process", "inline"] = "off"
+    """A robot is led at its own rate by a process of its own ('process'), or by this one, which learns in the slack of
+    the ticks or between episodes ('inline'; see ``update.at``)."""
+    max_misses: int = 3
+    """Deadlines in a row that a real-time loop may miss, going on with the last action, before the robot holds."""
+    learner_hang_s: float = 0.5
+    """A robot in real time holds when its learner's process gives no sign of life for so long."""
     worker_memory_mb: int = 0
     """A worker that holds more is replaced between two rollouts, without loss; 0 = no limit."""
 
@@ -37,11 +44,14 @@ class SampleConfig:
         for name in ("groups", "steps", "queue"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"config key 'sample.{name}' must be at least 1, not {getattr(self, name)}")
-        for name in ("workers", "restarts", "worker_memory_mb"):
+        for name in ("workers", "restarts", "worker_memory_mb", "max_misses"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"config key 'sample.{name}' must not be negative: {getattr(self, name)}")
-        if self.hang_s <= 0:
-            raise ConfigError(f"config key 'sample.hang_s' must be above 0, not {self.hang_s}")
+        for name in ("hang_s", "learner_hang_s"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"config key 'sample.{name}' must be above 0, not {getattr(self, name)}")
+        if self.real_time != "off":
+            self._check_real_time(num_envs)
         if num_envs % self.groups:
             raise ConfigError(f"env.num_envs {num_envs} does not split into sample.groups {self.groups} equal groups")
         if self.workers and self.groups % self.workers:
@@ -52,3 +62,11 @@ class SampleConfig:
             )
         if self.free_running and not self.workers:
             raise ConfigError("sample.free_running needs sample.workers: at least 1")
+
+    def _check_real_time(self, num_envs: int) -> None:
+        alone = {"env.num_envs": num_envs, "sample.groups": self.groups, "sample.steps": self.steps}
+        for name, value in alone.items():
+            if value != 1:
+                raise ConfigError(f"sample.real_time leads one robot step by step: leave {name} at 1, not {value}")
+        if self.workers or self.inference == "central":
+            raise ConfigError("sample.real_time has its own process: leave sample.workers and inference alone")

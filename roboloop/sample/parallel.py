@@ -7,9 +7,10 @@ from collections import deque
 from roboloop.core.types import PortablePolicy, Rollout, State
 from roboloop.data.rollouts import rollout_from_state, rollout_to_state
 from roboloop.sample.crew import Crew, Order, Part
+from roboloop.sample.unhurried import Unhurried
 
 
-class LockStepSampler:
+class LockStepSampler(Unhurried):
     """All groups collect at once and the learner waits for them: the same bits as the serial sampler."""
 
     def __init__(self, crew: Crew) -> None:
@@ -49,7 +50,7 @@ class LockStepSampler:
         self._crew.close()
 
 
-class FreeSampler:
+class FreeSampler(Unhurried):
     """Groups collect while the learner learns, at most ``queue`` rollouts ahead: data waits, nothing is dropped."""
 
     def __init__(self, crew: Crew) -> None:

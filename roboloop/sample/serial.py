@@ -8,9 +8,10 @@ from roboloop.core.types import Env, Policy, Rollout, State
 from roboloop.data.rollouts import columns_of
 from roboloop.sample.buffers import Shape
 from roboloop.sample.group import EnvGroup, GroupPlan
+from roboloop.sample.unhurried import Unhurried
 
 
-class SerialSampler:
+class SerialSampler(Unhurried):
     """Collects ``[T, B]`` with the environments of all groups side by side."""
 
     def __init__(

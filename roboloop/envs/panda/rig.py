@@ -16,6 +16,7 @@ from roboloop.envs.panda.health import check
 from roboloop.envs.panda.reset import Reset, opened_m
 from roboloop.envs.panda.tasks import AXES, DOWN, GAINS, POSE, Layout, PandaTask, draw
 from roboloop.envs.robot import (
+    BadAction,
     Command,
     ConnectionCut,
     ControllerStopped,
@@ -51,7 +52,7 @@ class Rig:
         self._gripper_open = task.gripper_open
         self._distance_m = 0.0
         self._taken = np.zeros(len(task.dof))
-        self._late_looks = 0
+        self._is_fresh = True
         self._fault: RobotFault | None = None
 
     @property
@@ -68,13 +69,13 @@ class Rig:
 
     def begin(self, seed: int) -> Array:
         """Reset the scene by script, start the controller, and return the first observation."""
-        self._seed, self._layout, self._fault, self._late_looks = int(seed), draw(self.task, seed), None, 0
+        self._seed, self._layout, self._fault = int(seed), draw(self.task, seed), None
         try:
             self._reach()
             self.robot.prepare(self._seed)
             self._reset.run(self._layout.start)
             self._start()
-            return self._first_look()
+            return self.first_look()
         except RobotFault as fault:
             self._fail(fault)
             raise
@@ -98,7 +99,8 @@ class Rig:
                 if attempt == START_ATTEMPTS - 1:
                     raise
 
-    def _first_look(self) -> Array:
+    def first_look(self) -> Array:
+        """Return what there is to see before the first action, and lead the arm from there."""
         reading = self._look()
         self.robot.send(Command(ee_pos_m=self.carrot.begin(reading.ee_pos_m), ee_quat=np.array(DOWN)))
         self._gripper_open = self.task.gripper_open
@@ -113,7 +115,7 @@ class Rig:
         action = np.asarray(action, np.float64)
         if action.shape != (self.action_dim,) or not np.isfinite(action).all():
             self.hold()
-            raise ValueError(f"an action is {self.action_dim} finite numbers, got {action.tolist()}: holding")
+            raise BadAction(f"an action is {self.action_dim} finite numbers, got {action.tolist()}: holding")
         action = np.clip(action, -1, 1)
         try:
             reading = self.robot.read()
@@ -156,13 +158,13 @@ class Rig:
             success=float(success),
             sent=self._taken.astype(np.float32),
             reading=reading,
+            is_fresh=self._is_fresh,
         )
 
     def _look(self) -> Reading:
         reading, now_s = self.robot.read(), self.robot.now_s()
         check(reading, now_s, self.cfg.camera_stale_s, self.limits)
-        is_late = now_s - min(reading.arm_time_s, reading.camera_time_s) > FRESH_S
-        self._late_looks = self._late_looks + 1 if is_late else 0
+        self._is_fresh = now_s - min(reading.arm_time_s, reading.camera_time_s) <= FRESH_S
         return reading
 
     def _alive(self) -> None:
@@ -172,8 +174,7 @@ class Rig:
             raise RuntimeError("no episode has begun")
 
     def _fail(self, fault: RobotFault) -> None:
-        """End the episode: hold if the robot still listens, and say which steps were dead already."""
-        fault.dead_steps = self._late_looks
+        """End the episode, and hold if the robot still listens."""
         if isinstance(fault, (DriverDied, ConnectionCut)):
             self._connected = False
         self._fault = fault
@@ -229,7 +230,6 @@ class Rig:
             "distance_m": self._distance_m,
             "hold": [self._hold.since_s, self._hold.latched],
             "taken": self._taken.copy(),
-            "late_looks": self._late_looks,
         }
 
     def set_state(self, state: State) -> None:
@@ -241,7 +241,7 @@ class Rig:
         self.carrot.target_m, self.carrot.refused = np.array(state["target_m"]), int(state["refused"])
         self._gripper_open, self._distance_m = bool(state["gripper_open"]), float(state["distance_m"])
         self._hold = HoldTimer(self.cfg.hold_s, *state["hold"])
-        self._taken, self._late_looks = np.array(state["taken"]), int(state["late_looks"])
+        self._taken = np.array(state["taken"])
 
     def close(self) -> None:
         """Let go of the robot."""
@@ -266,9 +266,28 @@ class RigEnv(EpisodeEnv):
 
     world: Rig
 
+    @property
+    def period_s(self) -> float:
+        """Time from one action to the next."""
+        return self.world.period_s
+
+    def now_s(self) -> float:
+        """Return the time on the robot's clock."""
+        return self.world.robot.now_s()
+
+    def wait_until(self, time_s: float) -> None:
+        """Sleep until then; a simulated clock jumps."""
+        left_s = time_s - self.now_s()
+        if left_s > 0:
+            self.world.robot.advance(left_s)
+
     def begin(self, seed: int) -> Array:
         """Begin an episode; the same as ``reset``."""
         return self.reset(seed)
+
+    def first_look(self) -> Array:
+        """Return the first observation once more, as it is now."""
+        return self.world.first_look().astype(self._dtype, order="C")
 
     def send(self, action: Array) -> Array:
         """Send an action and return at once the one that was really taken."""

@@ -1,0 +1,21 @@
+"""What a sampler answers whose environments wait for their caller."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from roboloop.core.types import Rollout
+
+
+class Unhurried:
+    """Nothing moves between two calls."""
+
+    in_tick: ClassVar[bool] = False
+
+    def rest(self) -> list[Rollout]:
+        """Return nothing: all stand still already."""
+        return []
+
+    def timing(self) -> dict[str, float]:
+        """Return nothing: there are no deadlines."""
+        return {}
