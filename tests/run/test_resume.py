@@ -1,6 +1,7 @@
 """Resumed == never stopped: weights, optimisers, temperature, replay bytes, metrics, evaluations."""
 
 import random
+from importlib.util import find_spec
 
 import pytest
 
@@ -81,3 +82,20 @@ def test_a_finished_run_can_be_extended(tiny):
     run.close()
     resume(path)
     assert remains(path)["state"]["clock"]["step"] == 500
+
+
+@pytest.mark.skipif(find_spec("pybullet_data") is None, reason="the extra panda is not installed")
+@pytest.mark.parametrize("at", ["steps", "episode"])
+def test_a_robot_on_simulated_time_resumes_at_its_last_episode_without_a_trace(tiny, at):
+    changes = {
+        "steps": 200,
+        "env": {"id": "panda/reach", "frame_stack": 2, "panda": {"episode_s": 4.0}},
+        "sample": {"real_time": "inline"},
+        "update": {"at": at, "per_step": 0.5},
+        "checkpoint": {"every_episode": True},
+    }
+    whole = train(tiny(experiment="whole", **changes))
+    path = train(tiny(experiment="broken", **changes), crash_after=67)
+    resume(path, crash_after=70)
+    resume(path)
+    assert_same(whole, path)

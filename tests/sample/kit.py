@@ -115,3 +115,16 @@ for _how in ("well", "raise", "nan", "nan-reward", "shape", "hang", "die", "leak
         f"Misbehave-{_how}-v0", "tests.sample.kit:Misbehaving", kwargs={"how": _how}, max_episode_steps=10
     )
 gymnasium.register("Big-v0", "tests.sample.kit:Big", max_episode_steps=10)
+
+
+class SteadyPolicy(LinearPolicy):
+    """The same without noise, memory or probabilities, as if learned off-policy."""
+
+    def __init__(self, obs_dim: int, action_dim: int, memory_size: int = 0) -> None:
+        super().__init__(obs_dim, action_dim, memory_size)
+
+    def act(self, obs, memory, explore, rng) -> Decision:
+        return Decision(np.tanh(obs.reshape(len(obs), -1)[:, -self._sizes[0] :] @ self.weights), memory)
+
+    def blueprint(self) -> dict[str, Any]:
+        return {**super().blueprint(), "kind": "tests.sample.kit:SteadyPolicy"}
