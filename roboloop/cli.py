@@ -53,6 +53,12 @@ def _export(args: list[str]) -> int:
     return export(args)
 
 
+def _rig(args: list[str]) -> int:
+    from roboloop.run.rig import rig
+
+    return rig(args)
+
+
 def _recipes(args: list[str]) -> int:
     from roboloop.run.recipes import show
 
@@ -86,6 +92,7 @@ VERBS: dict[str, tuple[Verb, str]] = {
     "record": (_record, "make a dataset by acting: a run's policy, a scripted expert, or random actions"),
     "dataset": (_dataset, "look at, verify, repair, merge, filter, export or import recorded episodes"),
     "export": (_export, "write a run's policy as ONNX with a contract, proved equal to ours"),
+    "rig": (_rig, "be a simulated robot for other processes to train on, until Ctrl-C"),
     "recipes": (_recipes, "list the recipes, or print one"),
     "envs": (_envs, "list environment ids"),
     "bench": (_bench, "run a benchmark of benchmarks/"),

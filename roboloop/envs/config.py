@@ -52,6 +52,8 @@ class EnvConfig:
             if value not in known:
                 raise ConfigError(f"env.{name} must be one of {', '.join(known)}, got {value!r}{nearest(value, known)}")
         self.panda.check()
+        if self.panda.address and self.num_envs > 1:
+            raise ConfigError(f"env.num_envs must be 1 with env.panda.address: one arm is there, not {self.num_envs}")
 
     def horizon(self, suite: int, evaluation: bool) -> int:
         """Return the simulator steps of an episode, given the suite's own horizon."""

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from roboloop.core.errors import ConfigError, nearest, needs_extra
+from roboloop.core.stop import StopRequest
 from roboloop.core.types import Env, PortablePolicy
 from roboloop.envs import names
 from roboloop.envs.config import EnvConfig
@@ -30,6 +31,9 @@ EXPERTS = {
     "panda": "roboloop.envs.panda.experts:scripted_policy",
 }
 """Suite -> ``module:function`` of ``expert(task)``, a policy that was written and not learned; few suites have any."""
+
+RIGS = {"panda": "roboloop.envs.panda.server:serve"}
+"""Suite -> ``module:function`` of ``serve(task, cfg, port, stop)``, a rig that stands by itself."""
 
 PACKAGES = {
     "metaworld": ("metaworld", "mujoco"),
@@ -100,6 +104,26 @@ def make(cfg: EnvConfig, evaluation: bool = False) -> Env:
     suite, task = split(cfg.id)
     with _needs(suite):
         return cast("Env", resolve(SUITES[suite])(task, cfg, evaluation))
+
+
+def serve_rig(cfg: EnvConfig, port: int, stop: StopRequest) -> None:
+    """Be the simulated rig of an environment, for other processes to train on, until asked to stop."""
+    cfg.check()
+    suite, task = split(cfg.id)
+    if suite not in RIGS:
+        known = ", ".join(f"{name}/..." for name in RIGS)
+        raise ConfigError(f"{cfg.id} is no rig: there are rigs for {known}")
+    with _needs(suite):
+        resolve(RIGS[suite])(task, cfg.panda, port, stop)
+
+
+def knock(cfg: EnvConfig) -> None:
+    """Refuse a robot that does not answer at its address; what has no address is not asked."""
+    suite, task = split(cfg.id)
+    if suite in RIGS and cfg.panda.address:
+        from roboloop.envs.panda import drivers
+
+        drivers.knock(task, cfg.panda)
 
 
 def scripted_policy(env_id: str) -> PortablePolicy:

@@ -177,6 +177,7 @@ def spec_of(cfg: Experiment) -> EnvSpec:
 
 def make_sampler(cfg: Experiment, shape: Shape, policies: tuple[PortablePolicy, ...]) -> Sampler:
     """Return the sampler that the config asks for."""
+    registry.knock(cfg.env)
     groups = plans(cfg.env.num_envs, cfg.sample.groups, cfg.seed)
     if cfg.sample.real_time == "inline":
         return InlineSampler(real_time_env(registry.make(cfg.env)), shape, cfg.sample, cfg.seed)

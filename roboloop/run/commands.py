@@ -21,7 +21,7 @@ STOPPED = 4
 _MAY_CHANGE = (
     "steps", "checkpoint.", "eval.stop-", "algo.processes", "sample.workers", "sample.restarts", "sample.hang-s",
     "sample.worker-memory-mb", "observer", "tensorboard", "wandb", "record.budget-mb", "record.min-free-mb",
-    "record.ring-mb", "record.commit-s", "record.restarts",
+    "record.ring-mb", "record.commit-s", "record.restarts", "env.panda.address",
 )  # fmt: skip
 """What a resumed run may be given anew: nothing that changes the past or the next step."""
 

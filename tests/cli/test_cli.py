@@ -20,6 +20,9 @@ TINY = (
 ).split()
 
 
+AT_NOWHERE = "--env.panda.driver process --env.panda.address 127.0.0.1:9".split()
+
+
 def roboloop(*args, cwd=None):
     command = [sys.executable, "-m", "roboloop.cli", *map(str, args)]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, timeout=300)
@@ -189,6 +192,14 @@ def test_envs_and_doctor_and_bench_answer():
         (["runs", "nowhere"], "no runs under nowhere"),
         (["bench", "sax"], "unknown benchmark"),
         (["recipes", "raech"], "did you mean 'reach'?"),
+        (["rig"], "env"),
+        (["rig", "panda/reech", "--port", "0"], "did you mean 'reach'?"),
+        (["rig", "metaworld/reach-v3"], "is no rig"),
+        (["rig", "panda/reach", "--prot", "1"], "did you mean '--port'?"),
+        (["rig", "panda/reach", "--port", "70000"], "--port"),
+        (["rig", "panda/reach", "--env.panda.watchdog", "1"], "did you mean '--env.panda.watchdog-s'?"),
+        (["train", "--env", "panda/reach", *AT_NOWHERE], "nobody answers on 127.0.0.1:9"),
+        (["train", "--env", "panda/reach", "--env.panda.address", "nuc:7317"], "127.0.0.1:PORT"),
     ],
 )
 def test_bad_input_is_one_line_with_the_nearest_right_name(args, hint, tmp_path):

@@ -23,6 +23,12 @@ def test_each_suite_resolves(suite: str) -> None:
     assert callable(registry.resolve(registry.SUITES[suite]))
 
 
+@pytest.mark.parametrize("suite", registry.RIGS)
+def test_every_row_of_the_rigs_resolves(suite):
+    pytest.importorskip(registry.PACKAGES[suite][0])
+    assert callable(registry.resolve(registry.RIGS[suite]))
+
+
 @pytest.mark.parametrize("suite", registry.EXPERTS)
 def test_each_suites_experts_resolve(suite: str) -> None:
     assert callable(registry.resolve(registry.EXPERTS[suite]))

@@ -197,7 +197,7 @@ def test_strangers_are_not_let_in_and_noise_does_no_harm(rig: Callable[..., RigE
     robot = driver(rig())
     robot.connect()
     for noise in (b"GET / HTTP/1.1\r\n\r\n", pack({"token": "guess"}), pack({"do": "hold", "number": 1}), pack([1])):
-        with socket.create_connection(("127.0.0.1", robot._port), timeout=LOADED_S) as stranger:
+        with socket.create_connection(("127.0.0.1", robot._driver.port), timeout=LOADED_S) as stranger:
             stranger.sendall(noise)
             assert stranger.recv(1) == b""  # hung up on
     robot.start()

@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 import socket
 import threading
 import time
-from dataclasses import asdict
 from typing import Any
 
-from roboloop.core.child import START_S, Child
 from roboloop.envs.panda.config import PandaConfig
+from roboloop.envs.panda.drivers import ANSWER_S, driver
 from roboloop.envs.panda.features import features
 from roboloop.envs.panda.link import Garbled, Unpacker, command_to_data, pack, reading_from_data
-from roboloop.envs.panda.server import HOST
 from roboloop.envs.panda.tasks import TABLE
 from roboloop.envs.robot import Command, ConnectionCut, DriverDied, Reading, Robot, RobotFault
 
-ANSWER_S = 5.0
-"""Patience with what is answered, such as the start of the controller."""
 SEND_S = 0.2
 DEATH_S = 0.05
 """When the line breaks, the driver is given so long to be found dead."""
 
 
 class ProcessPanda(Robot):
-    """The simulated rig on the wall clock, in a process that ends with this one."""
+    """The simulated rig on the wall clock, in a process that ends with this one or stands by itself."""
 
     def __init__(self, task: str, cfg: PandaConfig) -> None:
         self.features = features(TABLE[task])
-        self._token = secrets.token_hex(16)
-        self._job = {"task": task, "faults": [asdict(plan) for plan in cfg.faults], "watchdog_s": cfg.watchdog_s}
-        self._child: Child | None = None
-        self._port = 0
+        self.pid = 0
+        """Process id of the driver that we are or were connected to."""
+        self._driver = driver(task, cfg)
         self._socket: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._news = threading.Condition()
@@ -41,45 +35,21 @@ class ProcessPanda(Robot):
         self._done = self._number = 0
         self._fault: RobotFault | None = ConnectionCut("the driver is not connected")
 
-    @property
-    def pid(self) -> int:
-        """The driver's process id."""
-        assert self._child is not None
-        return self._child.pid
-
     def connect(self) -> None:
-        """Start the driver unless it runs, and listen to it."""
+        """Reach the driver, take the arm and listen; another client's hand is off it then."""
         self._hang_up()
-        if self._child is None or not self._child.is_alive():
-            self._launch()
-        try:
-            line = socket.create_connection((HOST, self._port), timeout=ANSWER_S)
-            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            line.settimeout(SEND_S)
-            line.sendall(pack({"token": self._token}))
-        except OSError as error:
-            raise ConnectionCut(f"the driver does not let us in: {error}") from None
+        line, unpacker, _, self.pid = self._driver.call()
+        line.settimeout(SEND_S)
         self._socket, self._fault, self._newest = line, None, None
-        self._thread = threading.Thread(target=self._listen, args=(line,), name="panda-readings", daemon=True)
+        self._done = self._number = 0
+        self._thread = threading.Thread(target=self._listen, args=(line, unpacker), name="panda-readings", daemon=True)
         self._thread.start()
+        self._say({"do": "take"})
         self._wait(lambda: self._newest is not None, "the first reading")
 
-    def _launch(self) -> None:
-        if self._child is not None:
-            self._child.stop()
-        self._child = Child("panda driver", "roboloop.envs.panda.server:main")
-        self._child.channel.send({**self._job, "token": self._token})
-        self._done = self._number = 0
-        try:
-            if not self._child.channel.connection.poll(START_S):
-                raise DriverDied(f"the driver did not start in {START_S:g} s\n{self._child.where_it_hangs()}")
-            self._port = int(self._child.channel.receive()["port"])
-        except (EOFError, OSError):
-            raise DriverDied(f"the driver {self._child.how_it_ended()}") from None
-
-    def _listen(self, line: socket.socket) -> None:
+    def _listen(self, line: socket.socket, unpacker: Unpacker) -> None:
         """Keep the newest state; when the line ends, find out why."""
-        unpacker, why = Unpacker(), "it was closed"
+        why = "it was closed"
         try:
             while self._socket is line:
                 try:
@@ -102,20 +72,16 @@ class ProcessPanda(Robot):
                 self._news.notify_all()
 
     def _why(self, said: str) -> RobotFault:
-        assert self._child is not None
         deadline_s = time.monotonic() + DEATH_S
-        while self._child.is_alive() and time.monotonic() < deadline_s:
-            time.sleep(0.005)
-        if self._child.is_alive():
-            return ConnectionCut(f"the line to the driver broke: {said}")
-        return DriverDied(f"the driver (pid {self._child.pid}) {self._child.how_it_ended()}")
+        while not (ending := self._driver.ending()) and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        return DriverDied(ending) if ending else ConnectionCut(f"the line to the driver broke: {said}")
 
     def _wait(self, until: Any, what: str) -> None:
         with self._news:
             has_come = self._news.wait_for(lambda: self._fault is not None or until(), ANSWER_S)
         if not has_come:
-            assert self._child is not None
-            self._child.kill()  # so that the next connection finds a new one
+            self._driver.give_up()
             raise DriverDied(f"the driver gave no answer in {ANSWER_S:g} s: {what}")
         self._alive()
 
@@ -124,7 +90,7 @@ class ProcessPanda(Robot):
             raise self._fault.with_traceback(None)
 
     def now_s(self) -> float:
-        """Return the time; the driver is on this machine and has the same clock."""
+        """Return the time; every driver is on this machine and has the same clock."""
         return time.monotonic()
 
     def read(self) -> Reading:
@@ -133,15 +99,18 @@ class ProcessPanda(Robot):
         assert self._newest is not None
         return self._newest
 
-    def _tell(self, wish: str, **what: Any) -> int:
+    def _say(self, message: dict[str, Any]) -> None:
         self._alive()
         assert self._socket is not None
-        self._number += 1
         try:
-            self._socket.sendall(pack({"do": wish, "number": self._number, **what}))
+            self._socket.sendall(pack(message))
         except OSError as error:
             self._fault = self._why(str(error))
             raise self._fault from None
+
+    def _tell(self, wish: str, **what: Any) -> int:
+        self._number += 1
+        self._say({"do": wish, "number": self._number, **what})
         return self._number
 
     def _ask(self, wish: str, **what: Any) -> None:
@@ -170,6 +139,7 @@ class ProcessPanda(Robot):
 
     def _hang_up(self) -> None:
         line, self._socket = self._socket, None
+        self._fault = ConnectionCut("the driver is not connected")
         if line is not None:
             with contextlib.suppress(OSError):
                 line.shutdown(socket.SHUT_RDWR)
@@ -179,11 +149,8 @@ class ProcessPanda(Robot):
             self._thread = None
 
     def close(self) -> None:
-        """Hold, hang up, and end the driver."""
+        """Hold, hang up, and end the driver if it is ours."""
         with contextlib.suppress(RobotFault):
             self.hold()
         self._hang_up()
-        self._fault = ConnectionCut("the driver is not connected")
-        if self._child is not None:
-            self._child.stop()
-            self._child = None
+        self._driver.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +12,7 @@ DOFS = ("x", "y", "z", "gripper")
 PARTS = ("ee_pos", "ee_quat", "object", "difference", "goal", "gripper")
 FAULTS = ("controller", "limit", "camera", "nan")
 FaultKind = Literal["controller", "limit", "camera", "nan"]
+_ADDRESS = re.compile(r"(?:127\.0\.0\.1|localhost):([0-9]{1,5})")
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,17 @@ class PandaConfig:
     """Age at which a picture is a fault."""
     driver: Literal["virtual", "process"] = "virtual"
     """virtual: simulated time, in this process; process: a driver of its own on the wall clock."""
+    address: str = ""
+    """Where a driver process stands by itself (roboloop rig), such as 127.0.0.1:7317; empty = one is started for us."""
     watchdog_s: float = 0.5
-    """Seconds without a command after which the driver process holds by itself."""
+    """Seconds without a command after which the driver process holds by itself; a rig at an address has its own."""
     faults: tuple[FaultPlan, ...] = ()
     """Faults that the simulation shall have."""
+
+    @property
+    def port(self) -> int:
+        """Port of a checked address."""
+        return int(self.address.rpartition(":")[2])
 
     def check(self) -> None:
         """Refuse values that no rig can honour."""
@@ -74,6 +83,17 @@ class PandaConfig:
                 raise ConfigError(f"env.panda.{name} must be in the order {', '.join(known)}, got {', '.join(words)}")
         if self.dof == ("gripper",):
             raise ConfigError("env.panda.dof must name at least one of x, y, z")
+        if self.address:
+            self._check_address()
         for fault in self.faults:
             if fault.kind not in FAULTS or not 0 <= fault.chance <= 1 or fault.at_s < 0:
                 raise ConfigError(f"env.panda.faults: no rig can have {fault}")
+
+    def _check_address(self) -> None:
+        match = _ADDRESS.fullmatch(self.address)
+        if match is None or not 0 < int(match[1]) < 1 << 16:
+            raise ConfigError(f"env.panda.address must be 127.0.0.1:PORT, a rig on this machine, not {self.address!r}")
+        if self.driver != "process":
+            raise ConfigError(f"env.panda.address is for env.panda.driver process, not {self.driver}")
+        if self.faults:
+            raise ConfigError("env.panda.faults are those of the rig at env.panda.address: give them to roboloop rig")

@@ -9,6 +9,8 @@ import numpy as np
 from roboloop.core.wire import decode, encode
 from roboloop.envs.robot import Command, Reading
 
+HOST = "127.0.0.1"
+"""Drivers listen to this machine only."""
 _PREFIX = 4
 LONGEST = 1 << 16
 """A message is a few hundred bytes; whoever announces more does not speak our language."""

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import os
+import secrets
 import select
 import socket
 import time
 from dataclasses import replace
 from typing import Any
 
+from roboloop.core.errors import ConfigError
+from roboloop.core.stop import StopRequest
 from roboloop.core.wire import Channel
-from roboloop.envs.panda.config import FaultPlan
-from roboloop.envs.panda.link import Garbled, Unpacker, command_from_data, pack, reading_to_data
+from roboloop.envs.panda.admission import posted
+from roboloop.envs.panda.config import FaultPlan, PandaConfig
+from roboloop.envs.panda.link import HOST, Garbled, Unpacker, command_from_data, pack, reading_to_data
 from roboloop.envs.panda.simulation import PandaSimulation
-from roboloop.envs.panda.tasks import RATE_HZ, TABLE
+from roboloop.envs.panda.tasks import RATE_HZ, TABLE, find
 
-HOST = "127.0.0.1"
 PUBLISH_S = 0.005
 """Time between states that are sent."""
 TICK_S = 1 / RATE_HZ
@@ -36,8 +40,29 @@ def main(channel: Channel) -> None:
             channel.receive()  # EOFError: the parent has hung up
 
 
+def serve(task: str, cfg: PandaConfig, port: int, stop: StopRequest) -> None:
+    """Be a rig that stands by itself: serve whoever can read its token, until asked to stop."""
+    simulation, token = PandaSimulation(TABLE[find(task, cfg).name], cfg.faults), secrets.token_hex(16)
+    try:
+        server = Server(simulation, cfg.watchdog_s, token, port)
+    except OSError as error:
+        raise ConfigError(f"--port {port}: {os.strerror(error.errno or 0)}; 0 takes any free one") from None
+    try:
+        with posted(server.port, token) as path:
+            address = f"{HOST}:{server.port}"
+            print(
+                f"rig panda/{task} on {address}, token in {path}; train on it with: roboloop train --env panda/{task} "
+                f"--env.panda.driver process --env.panda.address {address}",
+                flush=True,
+            )
+            while not stop:
+                server.turn()
+    finally:
+        server.close()
+
+
 class Client:
-    """One connection: what has come in, and what could not go out yet."""
+    """One connection: what has come in, and what could not go out yet. Known ones have the token."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -56,12 +81,13 @@ class Client:
 class Server:
     """One thread and no waiting: each turn simulates what is due, hears, watches and speaks."""
 
-    def __init__(self, simulation: PandaSimulation, watchdog_s: float, token: str) -> None:
+    def __init__(self, simulation: PandaSimulation, watchdog_s: float, token: str, port: int = 0) -> None:
         self._simulation, self._watchdog_s, self._token = simulation, watchdog_s, token
-        self._listener = socket.create_server((HOST, 0))
+        self._listener = socket.create_server((HOST, port))
         self._listener.setblocking(False)
         self.port = int(self._listener.getsockname()[1])
         self._clients: list[Client] = []
+        self._hand: Client | None = None  # who moves the arm, and hears of it
         self._began_s = self._heard_s = time.monotonic()
         self._published_s = 0.0
         self._done = 0
@@ -116,8 +142,10 @@ class Server:
     def _drop(self, client: Client) -> None:
         client.socket.close()
         self._clients.remove(client)
-        if client.is_known and not self._is_holding:
-            self._hold()
+        if client is self._hand:
+            self._hand = None
+            if not self._is_holding:
+                self._hold()
 
     def _obey(self, client: Client, message: Any) -> None:
         if not isinstance(message, dict):
@@ -125,11 +153,25 @@ class Server:
         if not client.is_known:
             if not hmac.compare_digest(str(message.get("token")), self._token):
                 raise Garbled("the token is wrong")
-            client.is_known = True
-            for other in [c for c in self._clients if c is not client]:
-                self._drop(other)  # one arm, one hand on it: the newest
+            client.is_known = True  # and told what is here, before it can disturb whoever is at work
+            client.send(pack({"task": self._simulation.task.name, "pid": os.getpid()}))
             return
-        simulation, wish = self._simulation, message.get("do")
+        wish = message.get("do")
+        if wish == "take":
+            self._take(client)
+        elif client is self._hand:
+            self._move(wish, message)
+        else:
+            raise Garbled("the arm must be taken before it is moved")
+
+    def _take(self, client: Client) -> None:
+        """Give the arm to a client: one arm, one hand on it, the newest."""
+        if self._hand is not None and self._hand is not client:
+            self._drop(self._hand)
+        self._hand, self._done = client, 0
+
+    def _move(self, wish: Any, message: dict[str, Any]) -> None:
+        simulation = self._simulation
         if wish == "send":
             simulation.send(command_from_data(message["command"]))
         elif wish == "hold":
@@ -140,16 +182,20 @@ class Server:
             simulation.rearrange(int(message["seed"]))
         else:
             raise Garbled(f"unknown wish {wish!r}")
-        self._done, self._heard_s, self._is_holding = int(message["number"]), time.monotonic(), False
+        # all others leave the arm where it is: who falls silent after them is not missed
+        self._done, self._heard_s, self._is_holding = int(message["number"]), time.monotonic(), wish != "send"
 
     def _publish(self) -> None:
-        known = [client for client in self._clients if client.is_known]
-        if not known:
+        if self._hand is None:
             return
         reading = self._simulation.read(lambda tick: self._began_s + tick * TICK_S)
         data = pack({"reading": reading_to_data(replace(reading, holds=self._holds)), "done": self._done})
-        for client in known:
-            try:
-                client.send(data)
-            except OSError:
-                self._drop(client)
+        try:
+            self._hand.send(data)
+        except OSError:
+            self._drop(self._hand)
+
+    def close(self) -> None:
+        """Let go of all clients; the listener goes first, so that they find nobody there."""
+        for each in (self._listener, *(client.socket for client in self._clients)):
+            each.close()
