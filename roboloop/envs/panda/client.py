@@ -1,11 +1,12 @@
-"""A ``Robot`` whose driver is another process; a thread takes its states in, so that reading never waits."""
+"""A ``Robot`` whose driver is another process: reading takes what has arrived, and never waits."""
 
 from __future__ import annotations
 
 import contextlib
+import select
 import socket
-import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from roboloop.envs.panda.config import PandaConfig
@@ -29,8 +30,8 @@ class ProcessPanda(Robot):
         """Process id of the driver that we are or were connected to."""
         self._driver = driver(task, cfg)
         self._socket: socket.socket | None = None
-        self._thread: threading.Thread | None = None
-        self._news = threading.Condition()
+        self._unpacker = Unpacker()
+        self._arrived = bytearray()
         self._newest: Reading | None = None
         self._done = self._number = 0
         self._fault: RobotFault | None = ConnectionCut("the driver is not connected")
@@ -38,38 +39,35 @@ class ProcessPanda(Robot):
     def connect(self) -> None:
         """Reach the driver, take the arm and listen; another client's hand is off it then."""
         self._hang_up()
-        line, unpacker, _, self.pid = self._driver.call()
-        line.settimeout(SEND_S)
-        self._socket, self._fault, self._newest = line, None, None
+        self._socket, self._unpacker, _, self.pid = self._driver.call()
+        self._socket.settimeout(SEND_S)
+        self._fault, self._newest, self._arrived = None, None, bytearray()
         self._done = self._number = 0
-        self._thread = threading.Thread(target=self._listen, args=(line, unpacker), name="panda-readings", daemon=True)
-        self._thread.start()
         self._say({"do": "take"})
         self._wait(lambda: self._newest is not None, "the first reading")
 
-    def _listen(self, line: socket.socket, unpacker: Unpacker) -> None:
-        """Keep the newest state; when the line ends, find out why."""
-        why = "it was closed"
+    def _receive(self, patience_s: float) -> None:
+        """Take in what has arrived, or arrives within so long; it is understood when it is asked for."""
+        assert self._socket is not None
         try:
-            while self._socket is line:
-                try:
-                    data = line.recv(1 << 16)
-                except TimeoutError:
-                    continue
+            while select.select([self._socket], [], [], patience_s)[0]:
+                data = self._socket.recv(1 << 20)
                 if not data:
-                    break
-                messages = unpacker.feed(data)
-                if messages:
-                    with self._news:
-                        self._newest, self._done = reading_from_data(messages[-1]["reading"]), messages[-1]["done"]
-                        self._news.notify_all()
-        except (OSError, Garbled) as error:
-            why = str(error)
-        if self._socket is line:  # we did not hang up ourselves
-            fault = self._why(why)
-            with self._news:
-                self._fault = fault
-                self._news.notify_all()
+                    raise OSError("it was closed")
+                self._arrived += data
+                patience_s = 0.0
+        except OSError as error:
+            self._fault = self._why(str(error))
+
+    def _understand(self) -> None:
+        """Keep the newest state of what has been taken in."""
+        data, self._arrived = self._arrived, bytearray()
+        try:
+            message = self._unpacker.feed_for_newest(data)
+            if message is not None:
+                self._newest, self._done = reading_from_data(message["reading"]), message["done"]
+        except (Garbled, KeyError, TypeError) as error:
+            self._fault = self._why(str(error))
 
     def _why(self, said: str) -> RobotFault:
         deadline_s = time.monotonic() + DEATH_S
@@ -77,13 +75,16 @@ class ProcessPanda(Robot):
             time.sleep(0.01)
         return DriverDied(ending) if ending else ConnectionCut(f"the line to the driver broke: {said}")
 
-    def _wait(self, until: Any, what: str) -> None:
-        with self._news:
-            has_come = self._news.wait_for(lambda: self._fault is not None or until(), ANSWER_S)
-        if not has_come:
-            self._driver.give_up()
-            raise DriverDied(f"the driver gave no answer in {ANSWER_S:g} s: {what}")
-        self._alive()
+    def _wait(self, until: Callable[[], bool], what: str) -> None:
+        deadline_s = time.monotonic() + ANSWER_S
+        while not until():
+            left_s = deadline_s - time.monotonic()
+            if left_s < 0:
+                self._driver.give_up()
+                raise DriverDied(f"the driver gave no answer in {ANSWER_S:g} s: {what}")
+            self._receive(left_s)
+            self._alive()
+            self._understand()
 
     def _alive(self) -> None:
         if self._fault is not None:
@@ -95,6 +96,9 @@ class ProcessPanda(Robot):
 
     def read(self) -> Reading:
         """Return the newest state that has arrived."""
+        self._alive()
+        self._receive(0.0)
+        self._understand()
         self._alive()
         assert self._newest is not None
         return self._newest
@@ -134,8 +138,14 @@ class ProcessPanda(Robot):
         self._ask("start")
 
     def advance(self, duration_s: float) -> None:
-        """Wait."""
-        time.sleep(duration_s)
+        """Wait, and take in what arrives meanwhile."""
+        deadline_s = time.monotonic() + duration_s
+        while (left_s := deadline_s - time.monotonic()) > 0:
+            if self._fault is None:
+                self._receive(left_s)
+                self._understand()  # now rather than at the look, when an action waits for it
+            else:
+                time.sleep(left_s)  # it is said at the next look
 
     def _hang_up(self) -> None:
         line, self._socket = self._socket, None
@@ -144,9 +154,6 @@ class ProcessPanda(Robot):
             with contextlib.suppress(OSError):
                 line.shutdown(socket.SHUT_RDWR)
             line.close()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
 
     def close(self) -> None:
         """Hold, hang up, and end the driver if it is ours."""

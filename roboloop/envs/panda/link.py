@@ -34,20 +34,33 @@ class Unpacker:
 
     def feed(self, data: bytes) -> list[Any]:
         """Take what has arrived, and return the messages that are whole."""
+        return [_opened(message) for message in self._cut(data)]
+
+    def feed_for_newest(self, data: bytes | bytearray) -> Any:
+        """Take what has arrived, and return the last message that is whole, or None; the others are not even read."""
+        messages = self._cut(data)
+        return _opened(messages[-1]) if messages else None
+
+    def _cut(self, data: bytes | bytearray) -> list[bytes]:
         self._bytes += data
-        messages = []
-        while len(self._bytes) >= _PREFIX:
-            size = int.from_bytes(self._bytes[:_PREFIX], "little")
+        messages, begin = [], 0
+        while len(self._bytes) >= begin + _PREFIX:
+            size = int.from_bytes(self._bytes[begin : begin + _PREFIX], "little")
             if size > LONGEST:
                 raise Garbled(f"a message of {size} bytes was announced")
-            if len(self._bytes) < _PREFIX + size:
+            if len(self._bytes) < begin + _PREFIX + size:
                 break
-            try:
-                messages.append(decode(bytes(self._bytes[_PREFIX : _PREFIX + size])))
-            except (ValueError, KeyError, TypeError, IndexError, AttributeError, MemoryError) as error:
-                raise Garbled(str(error)) from None
-            del self._bytes[: _PREFIX + size]
+            messages.append(bytes(self._bytes[begin + _PREFIX : begin + _PREFIX + size]))
+            begin += _PREFIX + size
+        del self._bytes[:begin]
         return messages
+
+
+def _opened(message: bytes) -> Any:
+    try:
+        return decode(message)
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, MemoryError) as error:
+        raise Garbled(str(error)) from None
 
 
 def command_to_data(command: Command) -> dict[str, Any]:

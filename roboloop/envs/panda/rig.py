@@ -53,6 +53,7 @@ class Rig:
         self._distance_m = 0.0
         self._taken = np.zeros(len(task.dof))
         self._is_fresh = True
+        self._looked_at: Reading | None = None
         self._fault: RobotFault | None = None
 
     @property
@@ -119,7 +120,8 @@ class Rig:
         action = np.clip(action, -1, 1)
         try:
             reading = self.robot.read()
-            check(reading, self.robot.now_s(), self.cfg.camera_stale_s, self.limits)
+            if reading is not self._looked_at:  # else it was found healthy in this very tick
+                check(reading, self.robot.now_s(), self.cfg.camera_stale_s, self.limits)
             moved = self.carrot.shift(action[: len(self._axes)], reading.ee_pos_m)
             grip = self._grip(float(action[-1])) if self._has_gripper else None
             self.robot.send(Command(ee_pos_m=self.carrot.target_m, ee_quat=np.array(DOWN), gripper_open=grip))
@@ -163,7 +165,9 @@ class Rig:
 
     def _look(self) -> Reading:
         reading, now_s = self.robot.read(), self.robot.now_s()
+        self._looked_at = None
         check(reading, now_s, self.cfg.camera_stale_s, self.limits)
+        self._looked_at = reading
         self._is_fresh = now_s - min(reading.arm_time_s, reading.camera_time_s) <= FRESH_S
         return reading
 
