@@ -43,6 +43,9 @@ def describe(cfg: Experiment, shape: Shape) -> str:
     how = "free-running" if cfg.sample.free_running else "in lock step"
     alone = "processes of their own" if cfg.sample.inference == "central" else "this process"
     who = f"{workers} workers {how}" if workers else alone
+    if cfg.sample.real_time != "off":
+        pilot = "a process of its own" if cfg.sample.real_time == "process" else "this process"
+        who = f"{pilot} at {cfg.env.panda.hz:g} Hz"
     line = (
         f"plan: {cores:g} cores; {cfg.env.num_envs} envs in {cfg.sample.groups} groups stepped by {who}, "
         f"updates by up to {learners} processes, one thread each; rollouts {rollouts / MB:.0f} MB"

@@ -153,6 +153,11 @@ class Pilot:
         if not self.is_running:
             self.episode += 1
 
+    def take_ticks(self) -> Array:
+        """Return the ticks of this episode as rows, once."""
+        ticks, self.ticks = self.ticks, []
+        return np.array(ticks, np.float64).reshape(len(ticks), len(Tick._fields))
+
     def give_up(self) -> None:
         """Hold, and end the running episode where it is."""
         self._unsure.clear()

@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from roboloop.core.blueprint import build_policy
 from roboloop.core.child import outlive_parent
 from roboloop.core.config import override
@@ -114,7 +112,7 @@ class Leader:
             self._fetch()
             self._words[MOVED_NS] = time.monotonic_ns()
             self._check_learner()
-        self._channel.send({"ticks": np.array(pilot.ticks).reshape(len(pilot.ticks), -1), "missed": pilot.missed})
+        self._channel.send({"ticks": pilot.take_ticks(), "missed": pilot.missed})
 
     def _hand_over(self) -> None:
         steps = self._pilot.steps

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import weakref
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -70,9 +71,14 @@ class RealTimeSampler:
         """Return counters of what went wrong, as metrics."""
         return {f"sample/{name}": float(count) for name, count in self._counts.items() if count}
 
+    def take_ticks(self) -> list[Array]:
+        """Return when the actions of each episode since this was last asked were decided: rows of ``Tick``."""
+        ticks, self._ticks = self._ticks, []
+        return ticks
+
     def timing(self) -> dict[str, float]:
         """Return how the episodes since this was last asked kept their time."""
-        ticks, self._ticks = np.concatenate([np.zeros((0, len(Tick._fields))), *self._ticks]), []
+        ticks = np.concatenate([np.zeros((0, len(Tick._fields))), *self.take_ticks()])
         if not len(ticks):
             return {}
         return {
@@ -120,7 +126,7 @@ class InlineSampler(RealTimeSampler):
                 said = f"{type(fault).__name__}: {fault}"
                 self._book_fault(f"{said}; the robot holds, its episode ends at the last whole step")
             if not pilot.is_running:
-                self._book_ticks(np.array(pilot.ticks).reshape(len(pilot.ticks), len(Tick._fields)), pilot.missed)
+                self._book_ticks(pilot.take_ticks(), pilot.missed)
         return self._book(pilot.steps.popleft())
 
     def _begin(self) -> None:
@@ -132,6 +138,7 @@ class InlineSampler(RealTimeSampler):
         """Bring the robot to a stand; a running episode ends, and its last whole steps are returned."""
         if self._pilot.is_running:
             self._pilot.give_up()
+            self._book_ticks(self._pilot.take_ticks(), self._pilot.missed)
         steps = [self._book(step) for step in self._pilot.steps]
         self._pilot.steps.clear()
         return steps
@@ -209,7 +216,10 @@ class PilotedSampler(RealTimeSampler):
         except (EOFError, OSError):
             if not self._bridge.waiting:  # all that it has left behind comes first
                 self._replace(self._child.how_it_ended())
-            return
+        else:
+            self._hear(message)
+
+    def _hear(self, message: dict[str, Any]) -> None:
         if "fault" in message:
             self._book_fault(message["fault"])
         elif "ticks" in message:
@@ -233,6 +243,9 @@ class PilotedSampler(RealTimeSampler):
         deadline_s = time.monotonic() + self.cfg.hang_s
         while self._child.is_alive() and not self._bridge.pilot[STANDS] and time.monotonic() < deadline_s:
             time.sleep(WAIT_S)
+        with contextlib.suppress(EOFError, OSError):  # a pilot that has died is replaced when it is needed
+            while self._child.channel.connection.poll(0):
+                self._hear(self._child.channel.receive())
         steps = []
         while (step := self._bridge.take()) is not None:
             steps.append(self._book(step))
