@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from roboloop.core.config import override
 from roboloop.run.config import Experiment
+from tests.rigs import Standing
 
 TINY = {
     "experiment": "tiny",
@@ -32,3 +36,19 @@ def tiny(tmp_path: Path):
         return override(base, changes)
 
     return make
+
+
+@pytest.fixture
+def standing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Standing]]:
+    """Return a function that starts a rig; all are ended, and their tokens are in a directory of the test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    started: list[Standing] = []
+
+    def start(*args: Any, env: str = "panda/reach", port: int = 0) -> Standing:
+        started.append(Standing(env, "--port", port, *args))
+        return started[-1]
+
+    yield start
+    for each in started:
+        if each.process.poll() is None:
+            each.end(signal.SIGKILL)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,45 +27,9 @@ from roboloop.envs.panda.client import ProcessPanda
 from roboloop.envs.panda.config import FaultPlan, PandaConfig
 from roboloop.envs.registry import knock
 from roboloop.envs.robot import Command, ConnectionCut, DriverDied, RobotFault
+from tests.rigs import PATIENCE_S, Standing
 
 pytestmark = pytest.mark.skipif(find_spec("pybullet_data") is None, reason="the extra panda is not installed")
-PATIENCE_S = 20.0
-"""What a busy machine may take to start a process."""
-
-
-class Standing:
-    """A rig as a user starts it."""
-
-    def __init__(self, *args: Any) -> None:
-        command = [sys.executable, "-m", "roboloop.cli", "rig", *map(str, args)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        self.line = self.process.stdout.readline()
-        found = re.search(r"127\.0\.0\.1:(\d+)", self.line)
-        assert found, self.process.communicate()[1]
-        self.port = int(found[1])
-        self.address = found[0]
-
-    def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
-        self.process.send_signal(number)
-        _, said = self.process.communicate(timeout=PATIENCE_S)
-        return self.process.returncode, said
-
-
-@pytest.fixture
-def standing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Standing]]:
-    """Return a function that starts a rig; all are ended, and their tokens are in a directory of the test."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    started: list[Standing] = []
-
-    def start(*args: Any, env: str = "panda/reach", port: int = 0) -> Standing:
-        started.append(Standing(env, "--port", port, *args))
-        return started[-1]
-
-    yield start
-    for each in started:
-        if each.process.poll() is None:
-            each.end(signal.SIGKILL)
 
 
 def config(address: str, task: str = "reach", **keys: Any) -> EnvConfig:
