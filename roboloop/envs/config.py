@@ -55,6 +55,11 @@ class EnvConfig:
         if self.panda.address and self.num_envs > 1:
             raise ConfigError(f"env.num_envs must be 1 with env.panda.address: one arm is there, not {self.num_envs}")
 
+    @property
+    def on_wall_clock(self) -> bool:
+        """Whether a step takes as long as it says, as on a robot: nothing is gained by several at once."""
+        return self.id.startswith("panda/") and self.panda.driver == "process"
+
     def horizon(self, suite: int, evaluation: bool) -> int:
         """Return the simulator steps of an episode, given the suite's own horizon."""
         return (self.eval_max_episode_steps if evaluation else self.max_episode_steps) or suite

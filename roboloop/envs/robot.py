@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, NamedTuple, Protocol, Self
+from typing import Literal, NamedTuple, Protocol, Self, runtime_checkable
 
 import numpy as np
 
@@ -106,6 +106,15 @@ class Command:
     """w, x, y, z."""
     joint_pos_rad: Array | None = None
     gripper_open: bool | None = None
+
+
+@runtime_checkable
+class Holding(Protocol):
+    """What can stay where it is: a robot, or an environment on one."""
+
+    def hold(self) -> None:
+        """Stay where the arm is now."""
+        ...
 
 
 class Robot(Protocol):

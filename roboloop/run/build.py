@@ -14,6 +14,7 @@ from roboloop.data.recorder import NoRecorder, Recorder, Source
 from roboloop.data.replay import Replay
 from roboloop.data.rollouts import RolloutStore
 from roboloop.envs import registry
+from roboloop.envs.config import EnvConfig
 from roboloop.run import plan
 from roboloop.run.config import Experiment
 from roboloop.run.evaluate import Evaluator
@@ -27,7 +28,7 @@ from roboloop.sample.remote import RemoteEnv
 from roboloop.sample.serial import SerialSampler
 
 EVAL_LANES = 10
-"""Evaluation episodes run side by side."""
+"""Evaluation episodes that run side by side at most."""
 
 
 class Sampler(Stateful, Protocol):
@@ -150,8 +151,7 @@ def _online(cfg: Experiment) -> Parts:
     sampler = make_sampler(cfg, shape, (algo.policy,) if warmup is algo.policy else (warmup, algo.policy))
     if not isinstance(cfg.algo, PPOConfig):
         updates_due = make_updates_due(cfg, sampler)
-    lanes = min(cfg.eval.episodes, EVAL_LANES)
-    return Parts(sampler, store, algo, evaluator(cfg, lanes), warmup, updates_due, recorder, said)
+    return Parts(sampler, store, algo, evaluator(cfg, cfg.eval.episodes), warmup, updates_due, recorder, said)
 
 
 def _offline(cfg: Experiment) -> Parts:
@@ -160,10 +160,9 @@ def _offline(cfg: Experiment) -> Parts:
     store = offline.WindowStore(cfg)
     said = offline.describe(cfg, store)
     algo = offline.learner(cfg, spec_of(cfg), store)
-    lanes = min(cfg.eval.episodes, EVAL_LANES)
     one_each = UpdateRatio(1.0, 0, 1, False)
     still = offline.StandingStill()
-    return Parts(still, store, algo, evaluator(cfg, lanes), algo.policy, one_each, NoRecorder(), said)
+    return Parts(still, store, algo, evaluator(cfg, cfg.eval.episodes), algo.policy, one_each, NoRecorder(), said)
 
 
 def spec_of(cfg: Experiment) -> EnvSpec:
@@ -230,6 +229,12 @@ def policy_of(cfg: Experiment, spec: EnvSpec, state: State) -> PortablePolicy:
     return made
 
 
-def evaluator(cfg: Experiment, lanes: int) -> Evaluator:
-    """Make an evaluator with the config's evaluation environments."""
+def evaluator(cfg: Experiment, episodes: int) -> Evaluator:
+    """Make an evaluator for so many episodes, with the config's evaluation environments."""
+    lanes = eval_lanes(cfg.env, episodes)
     return Evaluator(lambda: registry.make(cfg.env, evaluation=True), cfg.env.frame_stack, lanes)
+
+
+def eval_lanes(env: EnvConfig, episodes: int) -> int:
+    """Return how many evaluation episodes run side by side; a robot is one."""
+    return 1 if env.on_wall_clock else min(episodes, EVAL_LANES)

@@ -130,6 +130,8 @@ def _run(run: RunDir, resume: bool, parts: Parts | None = None) -> int:
         state = runner.train()
         hint = f"; go on with: roboloop train --resume {run.path}" if state == "stopped" else ""
         progress.note(f"{state} at step {runner.clock.step}{hint}")
+        if state == "done" and not cfg.eval.episodes:
+            progress.note(f"not evaluated yet: roboloop eval {run.path} --checkpoint all")
         with contextlib.suppress(DataError):  # too short a run has nothing to draw
             progress.note(f"curve: {plot_runs([run.path], run.path / 'plots' / 'curve.png')}")
     finally:
@@ -139,10 +141,10 @@ def _run(run: RunDir, resume: bool, parts: Parts | None = None) -> int:
 
 
 def evaluate(args: list[str]) -> int:
-    """Evaluate a checkpoint, or a scripted expert, on held-out episodes."""
+    """Evaluate a checkpoint, all of them, or a scripted expert, on held-out episodes."""
     options = Options(prog="roboloop eval", allow_abbrev=False)
     options.add_argument("run", nargs="?", type=Path, help="run directory, or an experiment with one run")
-    options.add_argument("--checkpoint", default="best", help="'best', 'last' or a step")
+    options.add_argument("--checkpoint", default="best", help="'best', 'last', a step, or 'all' one after another")
     options.add_argument("--episodes", type=int, default=50)
     options.add_argument("--seed", type=int, default=0, help="fixes the held-out goals")
     options.add_argument("--name", help="name of the results file")
@@ -152,15 +154,15 @@ def evaluate(args: list[str]) -> int:
     known = options.parse_args(args)
     if known.episodes < 1:
         raise ConfigError(f"--episodes must be at least 1, not {known.episodes}")
-    from roboloop.run.posthoc import evaluate_expert, evaluate_run
+    from roboloop.run.posthoc import Wish, evaluate_expert, evaluate_run
 
     if known.expert:
         return evaluate_expert(known.expert, known.episodes, known.seed)
     if known.run is None:
         raise ConfigError("eval needs a run directory (or --expert ENV)")
-    run, which = find_run(known.run), (known.checkpoint, known.episodes, known.seed)
     for target in known.target or [None]:
-        evaluate_run(run, *which, known.name, known.video, target)
+        wish = Wish(known.episodes, known.seed, known.name, known.video, target)
+        evaluate_run(find_run(known.run), known.checkpoint, wish)
     return 0
 
 

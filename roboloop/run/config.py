@@ -34,7 +34,7 @@ class EvalConfig:
     every_steps: int = 10_000
     """Steps between evaluations; 0 = only at the end."""
     episodes: int = 10
-    """Episodes per evaluation."""
+    """Episodes per evaluation; 0 = none while training, as on a robot: roboloop eval RUN --checkpoint all."""
     seed: int = 0
     """Fixes the evaluation goals; the same for all runs, so that they are compared on equal terms."""
     stop_success: float | None = None
@@ -110,14 +110,14 @@ class Experiment:
             "steps": self.steps,
             "log_every_steps": self.log_every_steps,
             "update.every_steps": self.update.every_steps,
-            "eval.episodes": self.eval.episodes,
             "eval.stop_evaluations": self.eval.stop_evaluations,
             "checkpoint.keep_last": self.checkpoint.keep_last,
         }
         for name, value in positive.items():
             if value < 1:
                 raise ConfigError(f"config key '{name}' must be at least 1, not {value}")
-        for name, number in {"seed": self.seed, "warmup_steps": self.warmup_steps}.items():
+        not_negative = {"seed": self.seed, "warmup_steps": self.warmup_steps, "eval.episodes": self.eval.episodes}
+        for name, number in not_negative.items():
             if number < 0:
                 raise ConfigError(f"config key '{name}' must not be negative: {number}")
         if self.update.per_step < 0:
@@ -128,6 +128,7 @@ class Experiment:
         self.sample.check(self.env.num_envs)
         self.record.check(self.env.num_envs)
         self.algo.check()
+        self._check_evaluation()
         self._check_offline()
         self._check_real_time()
         if isinstance(self.algo, SACConfig):
@@ -139,6 +140,14 @@ class Experiment:
     def is_offline(self) -> bool:
         """Whether a dataset is learned from, and nothing is collected."""
         return isinstance(self.algo, DTConfig | BCConfig)
+
+    def _check_evaluation(self) -> None:
+        if self.eval.episodes and self.env.panda.address and not self.is_offline:
+            raise ConfigError("at env.panda.address is one arm, to train or to evaluate with: set eval.episodes to 0")
+        if not self.eval.episodes and self.eval.stop_success is not None:
+            raise ConfigError("eval.stop_success needs evaluations: eval.episodes is 0")
+        if not self.eval.episodes and self.record.keep != "none" and self.record.expert_by == "best_eval":
+            raise ConfigError("record.expert_by 'best_eval' needs evaluations: eval.episodes is 0")
 
     def _check_offline(self) -> None:
         if self.is_offline and not self.dataset:
@@ -157,16 +166,16 @@ class Experiment:
             raise ConfigError(f"config key 'window_cache_mb' must be at least 1, not {self.window_cache_mb}")
 
     def _check_real_time(self) -> None:
-        mode, at, is_simulated = self.sample.real_time, self.update.at, self.env.panda.driver == "virtual"
+        mode, at, on_wall_clock = self.sample.real_time, self.update.at, self.env.on_wall_clock
         if mode != "off" and not isinstance(self.algo, SACConfig):
             raise ConfigError(f"sample.real_time is for algorithms that learn from a replay, not for {self.algo.name}")
         if at == "slack" and mode != "inline":
             raise ConfigError("update.at 'slack' needs sample.real_time 'inline': there is no slack elsewhere")
-        if math.isinf(self.update.per_step) and (at != "slack" or is_simulated):
+        if math.isinf(self.update.per_step) and (at != "slack" or not on_wall_clock):
             raise ConfigError("update.per_step .inf is for update.at 'slack' on the wall clock")
-        if mode == "inline" and at == "steps" and not is_simulated:
+        if mode == "inline" and at == "steps" and on_wall_clock:
             raise ConfigError("sample.real_time 'inline' learns at 'slack' or 'episode': set update.at")
-        if not is_simulated and mode == "off":
+        if on_wall_clock and mode == "off" and not self.is_offline:
             raise ConfigError(f"env.panda.driver {self.env.panda.driver!r} does not wait: set sample.real_time")
 
     def _check_on_policy(self, algo: PPOConfig) -> None:

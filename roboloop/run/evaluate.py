@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from roboloop.core.errors import DataError
+from roboloop.core.errors import DataError, WorkerLost
 from roboloop.core.rng import derive, stream
 from roboloop.core.types import Array, Env, Policy, RewardAware
+from roboloop.envs.robot import Holding, RobotFault
 from roboloop.sample.stack import FrameStack
 from roboloop.track.read import read_jsonl
 from roboloop.track.stats import bootstrap_interval, wilson_interval
 
 VALIDATION, TEST = "validation", "test"
 """Training looks at the first and may choose by it; what is reported is measured on the second."""
+MOST_FAULTS = 3
+"""Faults of a robot after one another, with no episode finished between them, at which an evaluation gives up."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class Plan:
 
 
 class Evaluator:
-    """Runs plans in its own environments, several in lock step."""
+    """Runs plans in its own environments, several in lock step; a robot holds whenever no episode runs."""
 
     def __init__(self, make_env: Callable[[], Env], frame_stack: int, lanes: int) -> None:
         self._make_env = make_env
@@ -68,6 +72,7 @@ class Evaluator:
         plan: Plan,
         out: Path | None = None,
         about: dict[str, Any] | None = None,
+        tell: Callable[[str], None] = lambda said: None,
     ) -> Summary:
         """Evaluate; with ``out`` each finished episode is one line there, and lines already there are not run again."""
         while len(self._envs) < self._lanes:
@@ -78,14 +83,36 @@ class Evaluator:
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_text(json.dumps(header) + "\n")
         rows = dict(known)
-        for first in range(0, plan.episodes, self._lanes):
-            wave = range(first, min(first + self._lanes, plan.episodes))
-            for row in self._wave(policy, plan, [e for e in wave if e not in known]):
+        try:
+            for row in self._missing(policy, plan, known, tell):
                 rows[row["episode"]] = row
                 if out:
                     with open(out, "a") as file:
                         file.write(json.dumps(row) + "\n")
+        finally:
+            for env in self._envs:
+                _hold(env)
         return summarise(list(rows.values()))
+
+    def _missing(
+        self, policy: Policy, plan: Plan, known: Collection[int], tell: Callable[[str], None]
+    ) -> Iterator[dict[str, Any]]:
+        """Run the episodes that are not known; one in which a robot fails is begun again and does not count."""
+        faults = 0
+        for first in range(0, plan.episodes, self._lanes):
+            left = [e for e in range(first, min(first + self._lanes, plan.episodes)) if e not in known]
+            while left:
+                try:
+                    for row in self._wave(policy, plan, left):
+                        left.remove(row["episode"])
+                        faults = 0
+                        yield row
+                except RobotFault as fault:
+                    faults += 1
+                    what = f"{type(fault).__name__}: {str(fault).splitlines()[0]}"
+                    if faults == MOST_FAULTS:
+                        raise WorkerLost(f"the robot failed {faults} times in a row, at last by {what}") from fault
+                    tell(f"{what}; begun again: episode {', '.join(map(str, left))}")
 
     def _wave(self, policy: Policy, plan: Plan, episodes: Sequence[int]) -> Iterator[dict[str, Any]]:
         """Run up to one episode per lane."""
@@ -105,6 +132,7 @@ class Evaluator:
                 raw_reward[lane], ended = self._step(lane, action[lane], stack, tally[lane])
                 if ended:
                     del running[lane]
+                    _hold(self._envs[lane])
                     yield {"episode": episode, "seed": plan.episode_seed(episode), **_plain(tally[lane])}
             if isinstance(policy, RewardAware):
                 memory = policy.feel(memory, raw_reward)
@@ -123,6 +151,13 @@ class Evaluator:
         """Close the simulators."""
         for env in self._envs:
             env.close()
+
+
+def _hold(env: Env) -> None:
+    """Have a robot stay where it is; one that cannot be told holds by itself."""
+    if isinstance(env, Holding):
+        with contextlib.suppress(RobotFault):
+            env.hold()
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> Summary:

@@ -3,48 +3,125 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import math
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from roboloop.core.errors import DataError
+from roboloop.core.errors import ConfigError, DataError
+from roboloop.core.files import replace_atomic
 from roboloop.core.types import Array, Env, Policy, PortablePolicy, RewardAware
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
 from roboloop.run import build, checkpoint
 from roboloop.run.checkpoint import Checkpoint
-from roboloop.run.evaluate import TEST, Evaluator, Plan, Summary
+from roboloop.run.config import Experiment
+from roboloop.run.evaluate import TEST, Plan, Summary
 from roboloop.run.rundir import RunDir
 from roboloop.run.runner import describe
+from roboloop.track.metrics import finite
+from roboloop.track.read import AFTERWARDS
+from roboloop.track.terminal import table
 
+ALL = "all"
 _VIDEO_EPISODES = 3
 _FRAMES_AFTER_SUCCESS = 15
 
 
-def evaluate_run(
-    path: Path, which: str, episodes: int, seed: int, name: str | None, video: bool, target: float | None = None
-) -> None:
-    """Evaluate a checkpoint; a killed evaluation of the same name goes on with the episodes it lacks."""
+@dataclass(frozen=True)
+class Wish:
+    """What is asked of an evaluation after training."""
+
+    episodes: int
+    seed: int = 0
+    name: str | None = None
+    """Of the results file; none = by checkpoint and plan."""
+    video: bool = False
+    target: float | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """The episodes."""
+        return Plan(self.episodes, self.seed, TEST)
+
+    @property
+    def suffix(self) -> str:
+        """End of the names of files, by the target."""
+        return "" if self.target is None else f"-target{self.target:g}"
+
+    def name_of(self, step: int) -> str:
+        """Return the name of a checkpoint's results file."""
+        if self.name is not None:
+            return f"{self.name}-{checkpoint.step_name(step)}"
+        return f"{TEST}-{checkpoint.step_name(step)}-{self.episodes}x{self.seed}"
+
+
+def evaluate_run(path: Path, which: str, wish: Wish) -> None:
+    """Evaluate a checkpoint or all; a killed evaluation of the same name goes on with the episodes it lacks."""
     run = RunDir.open(path)
-    point = pick(run, which)
-    plan = Plan(episodes, seed, TEST)
-    name = name or f"{TEST}-{checkpoint.step_name(point.step)}-{episodes}x{seed}"
-    name += "" if target is None else f"-target{target:g}"
-    out = run.path / "eval" / f"{name}.jsonl"
-    tester = build.evaluator(run.config, min(episodes, 10))
+    if wish.video and (which == ALL or run.config.env.on_wall_clock):
+        raise ConfigError("--video is for one checkpoint in a simulator: not for all, and a robot has no pictures")
+    exam = _Exam(run, wish)
     try:
-        spec = registry.make(run.config.env, evaluation=True).spec
-        policy = build.policy_of(run.config, spec, point.state)
+        if wish.target is not None:
+            print(f"asked for a return of {wish.target:g}")
+        if which == ALL:
+            _evaluate_all(run, exam, wish)
+            return
+        point = pick(run, which)
+        policy, summary, out = exam.take(point, wish.name or wish.name_of(point.step))
+        _report(summary, out)
+        if wish.video:
+            _record(policy, run, wish.plan)
+    finally:
+        exam.close()
+
+
+class _Exam:
+    """One plan for any checkpoint of a run, in the same environments."""
+
+    def __init__(self, run: RunDir, wish: Wish) -> None:
+        self._run, self._wish = run, wish
+        self._spec = build.spec_of(run.config)
+        self._tester = build.evaluator(run.config, wish.episodes)
+
+    def take(self, point: Checkpoint, name: str) -> tuple[PortablePolicy, Summary, Path]:
+        """Return a checkpoint's policy, how it did, and where its episodes are."""
+        run, target = self._run, self._wish.target
+        policy = build.policy_of(run.config, self._spec, point.state)
         about: dict[str, str | int | float] = {"run": str(run.path), "checkpoint_step": point.step}
         if target is not None:
             policy = aimed_at(policy, target, run)
             about["target"] = target
-            print(f"asked for a return of {target:g}")
-        summary = tester.run(policy, plan, out, about)
-        _report(summary, out)
-        if video:
-            _record(policy, run, plan)
-    finally:
-        tester.close()
+        out = run.path / "eval" / f"{name}{self._wish.suffix}.jsonl"
+        return policy, self._tester.run(policy, self._wish.plan, out, about, print), out
+
+    def close(self) -> None:
+        """Let go of simulators and robots."""
+        self._tester.close()
+
+
+def _evaluate_all(run: RunDir, exam: _Exam, wish: Wish) -> None:
+    """Evaluate every checkpoint, oldest first, and write the rows that training would have written."""
+    out = run.path / AFTERWARDS.replace(".", f"{wish.suffix}.")
+    rows: list[dict[str, Any]] = []
+    lines = [("step", "success", "return")]
+    for step in checkpoint.steps(run.checkpoints):
+        try:
+            point = checkpoint.at_step(run.checkpoints, step)
+        except DataError as error:
+            print(f"{error}; left out")
+            continue
+        _, summary, _ = exam.take(point, wish.name_of(step))
+        print(f"step {step}: {describe(summary)}", flush=True)
+        rows.append({"step": step, **summary.metrics()})
+        success = "-" if math.isnan(summary.success) else f"{summary.success:.0%}"
+        lines.append((str(step), success, f"{summary.episode_return:.1f}"))
+        # after each: who evaluates on a robot for hours may look meanwhile
+        replace_atomic(out, "".join(json.dumps(finite(row)) + "\n" for row in rows).encode())
+    if not rows:
+        raise DataError(f"{run.path} has no checkpoint that verifies")
+    print(f"{table(lines)}\nrows: {out}")
 
 
 def aimed_at(policy: PortablePolicy, target: float, run: RunDir) -> PortablePolicy:
@@ -61,6 +138,8 @@ def pick(run: RunDir, which: str) -> Checkpoint:
     if which == "last" or which == "best":
         for point in checkpoint.newest_first(run.checkpoints, print):
             best = int(point.state["best"]["step"])
+            if which == "best" and best < 0:
+                print(f"no checkpoint was evaluated in training: taking the last, of step {point.step}")
             if which == "best" and best in checkpoint.steps(run.checkpoints):
                 return checkpoint.at_step(run.checkpoints, best)
             return point
@@ -73,7 +152,7 @@ def pick(run: RunDir, which: str) -> Checkpoint:
 def evaluate_expert(env_id: str, episodes: int, seed: int) -> int:
     """Evaluate a scripted expert with the protocol that policies are evaluated with."""
     expert = registry.scripted_policy(env_id)
-    tester = Evaluator(lambda: registry.make(EnvConfig(id=env_id), evaluation=True), 1, min(episodes, 10))
+    tester = build.evaluator(Experiment(env=EnvConfig(id=env_id)), episodes)
     try:
         _report(tester.run(expert, Plan(episodes, seed, TEST)), None)
     finally:

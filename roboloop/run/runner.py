@@ -18,7 +18,7 @@ from roboloop.data import journal as journal_files
 from roboloop.data.journal import START, Journal
 from roboloop.run import checkpoint
 from roboloop.run.background import BackgroundEvaluator
-from roboloop.run.build import EVAL_LANES, Parts
+from roboloop.run.build import Parts, eval_lanes
 from roboloop.run.checkpoint import Checkpoint
 from roboloop.run.clock import Clock, Stopwatch
 from roboloop.run.evaluate import VALIDATION, Plan, Summary
@@ -62,7 +62,7 @@ class Runner:
         self.streak = 0  # evaluations in a row that reached eval.stop_success
         self.pending: dict[str, Any] | None = None  # an evaluation in the background, and its result once it is there
         self.eval_plan = Plan(cfg.eval.episodes, cfg.eval.seed, VALIDATION)
-        lanes = min(cfg.eval.episodes, EVAL_LANES)
+        lanes = eval_lanes(cfg.env, cfg.eval.episodes)
         self.background = BackgroundEvaluator(cfg.env, lanes, self.algo.policy) if cfg.eval.background else None
         self.observers = Observers(cfg.observers, cfg.observer_budget_s)
         self._stop = StopRequest()
@@ -136,7 +136,7 @@ class Runner:
         if self.log_due(step) or at_end:
             self._log()
         self.watch.lap("log_s")
-        if self.eval_due(step) or at_end:
+        if self.cfg.eval.episodes and (self.eval_due(step) or at_end):
             self._evaluate(at_end)
             self.watch.lap("eval_s")
         if self._checkpoint_due(bool(rollout.episodes)):
@@ -170,7 +170,8 @@ class Runner:
         # a result is written at the next evaluation or at the end, so that the log does not depend on who was faster
         self._finish_evaluation()
         if self.background is None:
-            self._record(self.clock.step, self.evaluator.run(self.algo.policy, self.eval_plan))
+            summary = self.evaluator.run(self.algo.policy, self.eval_plan, tell=self.progress.note)
+            self._record(self.clock.step, summary)
             return
         self.background.begin(self.algo.policy, self.eval_plan)
         self.pending = {"step": self.clock.step, "summary": None}
@@ -263,7 +264,7 @@ class Runner:
         for name in STATEFUL:
             getattr(self, name).load(state[name])
         self.milestones, self.best, self.last = state["milestones"], state["best"], state["last"]
-        self.streak, self.pending = state["streak"], state["pending"]
+        self.streak, self.pending = state["streak"], state["pending"] if self.cfg.eval.episodes else None
         self.recorder.load(state.get("recorder", {}))
         if self.pending is not None and self.pending["summary"] is None:
             if self.background is None:  # a fork may evaluate in the foreground what its parent began beside training

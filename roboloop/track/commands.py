@@ -7,7 +7,7 @@ from pathlib import Path
 from roboloop.core.errors import DataError
 from roboloop.core.options import Options
 from roboloop.track.read import RunInfo, find_runs
-from roboloop.track.terminal import duration
+from roboloop.track.terminal import duration, table
 
 
 def runs(args: list[str]) -> int:
@@ -19,10 +19,7 @@ def runs(args: list[str]) -> int:
     if not found:
         raise DataError(f"no runs under {root}")
     header = ("run", "state", "steps", "success", "return", "steps/s", "ETA")
-    rows = [header, *(_row(info, root) for info in found)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(header))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print(table([header, *(_row(info, root) for info in found)]))
     return 0
 
 

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from roboloop.core.errors import DataError
 
 STATES = ("running", "done", "failed", "stopped")
+AFTERWARDS = "eval.jsonl"
+"""Rows of ``roboloop eval RUN --checkpoint all``, as training's own in metrics.jsonl, which only training writes."""
 _MARKERS = ("status.json", "config.yaml", "meta.json", "metrics.jsonl")
 _DEPTH = 3  # runs/<experiment>/<task>/<seed>
 _STALE_S = 600.0  # a process of another host cannot be asked; this long without a sign and it counts as lost
@@ -108,9 +110,13 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 
 def read_metrics(run: Path, keys: Sequence[str]) -> dict[str, Series]:
-    """Return the chosen metrics of a run; a metric that was never logged is empty."""
+    """Return the chosen metrics of a run; a metric that was never logged is empty.
+
+    What a run did not evaluate while it trained is taken from the evaluation of all its checkpoints afterwards.
+    """
     _require_run(run)
-    return _columns(run / "metrics.jsonl", keys)
+    logged, afterwards = _columns(run / "metrics.jsonl", keys), _columns(run / AFTERWARDS, keys)
+    return {key: series if len(series.step) else afterwards[key] for key, series in logged.items()}
 
 
 def read_timing(run: Path, keys: Sequence[str] = ("wall_s",)) -> dict[str, Series]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
@@ -122,6 +123,12 @@ def _start_live(stream: TextIO) -> Live:
 
 def _unknown(value: float | None) -> bool:
     return value is None or not math.isfinite(value)
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of cells in columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
 def count(value: float) -> str:

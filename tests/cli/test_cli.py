@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from roboloop.run.checkpoint import steps
 from roboloop.run.recipes import names
 
 TINY = (
@@ -20,7 +22,7 @@ TINY = (
 ).split()
 
 
-AT_NOWHERE = "--env.panda.driver process --env.panda.address 127.0.0.1:9".split()
+AT_NOWHERE = "--env.panda.driver process --env.panda.address 127.0.0.1:9 --eval.episodes 0".split()
 
 
 def roboloop(*args, cwd=None):
@@ -79,6 +81,44 @@ def test_eval_writes_results_and_a_video(finished):
     assert len(results.read_text().splitlines()) == 4
     assert next((finished / "videos").iterdir()).stat().st_size > 1000
     assert roboloop("eval", finished, "--episodes", 3).stdout == done.stdout.split("video:")[0]
+
+
+def test_eval_of_all_checkpoints_prints_a_table_and_writes_rows_as_training_does(finished):
+    before = (finished / "metrics.jsonl").read_bytes()
+    done = roboloop("eval", finished, "--episodes", 3, "--checkpoint", "all")
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in (finished / "eval.jsonl").read_text().splitlines()]
+    trained = [json.loads(line) for line in before.decode().splitlines() if '"eval/return"' in line]
+    assert [row["step"] for row in rows] == steps(finished / "checkpoints")
+    assert list(rows[0]) == list(trained[0])
+    shown = [line.split() for line in done.stdout.splitlines()]
+    for row in rows:
+        assert [str(row["step"]), "-", f"{row['eval/return']:.1f}"] in shown
+    assert roboloop("eval", finished, "--episodes", 3, "--checkpoint", "all").stdout == done.stdout
+    assert (finished / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_damaged_checkpoint_is_left_out_and_a_film_is_of_one(finished, tmp_path):
+    copy = tmp_path / "r" / "t" / "0"
+    shutil.copytree(finished, copy)
+    (copy / "checkpoints" / "step-000000000150" / "state.safetensors").write_bytes(b"torn")
+    done = roboloop("eval", copy, "--episodes", 1, "--checkpoint", "all", "--name", "mine")
+    assert "is damaged" in done.stdout
+    whole = [step for step in steps(finished / "checkpoints") if step != 150]
+    assert [p.name for p in sorted((copy / "eval").glob("mine-*.jsonl"))] == [
+        f"mine-step-{s:012d}.jsonl" for s in whole
+    ]
+    assert [json.loads(line)["step"] for line in (copy / "eval.jsonl").read_text().splitlines()] == whole
+    refused = roboloop("eval", copy, "--checkpoint", "all", "--video")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+
+
+def test_training_without_evaluation_says_how_to_evaluate_it(tmp_path):
+    done = roboloop("train", *TINY, "--eval.episodes", 0, "--steps", 60, "--experiment", "n", "--runs-dir", tmp_path)
+    assert done.returncode == 0, done.stderr
+    path = tmp_path / "n" / "InvertedPendulum-v5" / "0"
+    assert f"not evaluated yet: roboloop eval {path} --checkpoint all" in done.stdout
+    assert "nan" not in done.stdout
 
 
 def test_plot_overlays_runs(finished, tmp_path):

@@ -66,7 +66,7 @@ def look(rig: Standing) -> tuple[float, int]:
 
 
 def rows(path: Path) -> list[tuple[bytes, bool]]:
-    """Return the rows of the newest checkpoint: observation and action as bytes, and whether it is an episode's last."""
+    """Return the rows of the newest checkpoint: observation and action as bytes, and whether it ends an episode."""
     point = next(checkpoint.newest_first(path / "checkpoints", print))
     found = []
     for columns, _ in journal.read(path / "journal", point.journal):

@@ -1,7 +1,13 @@
 """What the runner decides: when to stop, what to keep."""
 
+import json
+
+import pytest
+
+from roboloop.core.errors import ConfigError
 from roboloop.run import checkpoint
 from roboloop.run.evaluate import Summary
+from roboloop.run.posthoc import pick
 from roboloop.run.rundir import RunDir
 from tests.run.helpers import make_runner
 
@@ -10,7 +16,7 @@ def scripted(successes):
     """Return an evaluation that finds the given success rates, one after another."""
     left = iter(successes)
 
-    def run(policy, plan, out=None, about=None):
+    def run(policy, plan, out=None, about=None, tell=print):
         success = next(left)
         return Summary(plan.episodes, success, 0.0, 1.0, 100 * success, 0.0, 1.0, 40.0)
 
@@ -41,3 +47,28 @@ def test_without_a_goal_training_goes_to_its_last_step(tiny):
 def test_the_best_checkpoint_is_kept_among_newer_ones(tiny):
     runner = train(tiny, [0.1, 0.7, 0.2, 0.7, 0.3, 0.3, 0.3, 0.3], eval={"every_steps": 50})
     assert checkpoint.steps(runner.run.checkpoints) == [100, 400]
+
+
+def test_no_episodes_are_no_evaluation_and_the_best_checkpoint_is_then_the_last(tiny, capsys):
+    runner = train(tiny, [], eval={"episodes": 0, "every_steps": 50})
+    rows = [json.loads(line) for line in runner.run.metrics.read_text().splitlines()]
+    assert not [key for row in rows for key in row if key.startswith("eval/")]
+    assert rows[-1]["step"] == 400
+    status = runner.run.status()
+    assert (status["state"], status["last_return"]) == ("done", pytest.approx(rows[-1]["train/return"]))
+    assert pick(RunDir.open(runner.run.path), "best").step == 400
+    assert "no checkpoint was evaluated in training: taking the last, of step 400" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"eval": {"episodes": -1}}, "must not be negative"),
+        ({"eval": {"episodes": 0, "stop_success": 0.9}}, "stop_success needs evaluations"),
+        ({"eval": {"episodes": 0}, "record": {"keep": "expert", "expert_by": "best_eval"}}, "best_eval"),
+        ({"env": {"panda": {"driver": "process", "address": "127.0.0.1:7317"}}}, "set eval.episodes to 0"),
+    ],
+)
+def test_what_needs_evaluations_or_an_arm_of_its_own_for_them_is_refused(tiny, changes, said):
+    with pytest.raises(ConfigError, match=said):
+        tiny(**changes).check()

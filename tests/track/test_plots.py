@@ -41,6 +41,20 @@ def test_three_seeds_of_two_groups_make_one_small_picture(tmp_path: Path) -> Non
     assert [path.name for path in out.parent.iterdir()] == ["curves.png"]
 
 
+def test_what_was_not_evaluated_in_training_is_drawn_as_evaluated_afterwards(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "sac", 0, "train")
+    (run / "eval.jsonl").write_text('{"step": 10, "eval/success": 0.5, "eval/return": 2.0}\n')
+    (group,) = _load([run], "experiment/task", {})
+    assert (group.source, group.curves["success"][0].value.tolist()) == ("eval", [0.5])
+
+
+def test_training_goes_before_what_was_evaluated_afterwards(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "sac", 0, rows=30)
+    (run / "eval.jsonl").write_text('{"step": 10, "eval/success": 0.5}\n')
+    (group,) = _load([run], "experiment/task", {})
+    assert len(group.curves["success"][0].value) == 30
+
+
 def test_many_noisy_groups_without_eval_or_timing_still_fit(tmp_path: Path) -> None:
     runs = [make_run(tmp_path, f"e{i}", seed, "train", 1000, timed=False) for i in range(10) for seed in range(2)]
     assert is_sane_png(plot_runs(runs, tmp_path / "curves.png"))
