@@ -52,15 +52,15 @@ class Carrot:
         wanted = before.copy()
         wanted[self._moved] += action * self._per_action_m
         wanted = self.clip(wanted)
-        if float(np.linalg.norm(wanted - before)) > self.step_m + JUMP_M:
+        if math.hypot(*(wanted - before)) > self.step_m + JUMP_M:
             wanted = before.copy()
             self.refused += 1
         ahead = wanted - actual_m
-        distance_m = float(np.linalg.norm(ahead))
+        distance_m = math.hypot(*ahead)
         if distance_m > self.lead_m:
             wanted = actual_m + ahead * (self.lead_m / distance_m)
         self.target_m = wanted
-        taken: Array = np.clip((wanted - before)[self._moved] / self._per_action_m, -1.0, 1.0)
+        taken: Array = np.minimum(np.maximum((wanted - before)[self._moved] / self._per_action_m, -1.0), 1.0)
         return taken
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from roboloop.envs.panda.tasks import SOFT_MARGIN_M, Box
 from roboloop.envs.robot import BadReading, CameraStale, ControllerStopped, DriverDied, LimitHit, Reading
 
@@ -24,6 +22,8 @@ def check(reading: Reading, now_s: float, camera_stale_s: float, limits: Box | N
     if now_s - reading.camera_time_s > camera_stale_s:
         raise CameraStale(f"the newest picture is {now_s - reading.camera_time_s:.2f} s old")
     if limits is not None:
-        pos, margin = reading.ee_pos_m, SOFT_MARGIN_M
-        if np.any(pos < np.subtract(limits.low(), margin)) or np.any(pos > np.add(limits.high(), margin)):
-            raise LimitHit(f"the hand is at {pos.round(3).tolist()}, more than {margin} m outside its limits")
+        margin, pos_m = SOFT_MARGIN_M, reading.ee_pos_m.tolist()
+        if not all(
+            lo - margin <= p <= hi + margin for p, lo, hi in zip(pos_m, limits.low(), limits.high(), strict=True)
+        ):
+            raise LimitHit(f"the hand is at {[round(p, 3) for p in pos_m]}, more than {margin} m outside its limits")

@@ -64,22 +64,24 @@ def _opened(message: bytes) -> Any:
 
 
 def command_to_data(command: Command) -> dict[str, Any]:
-    """Return a command as plain data."""
-    return dict(vars(command))
+    """Return a command as plain data; lists, since arrays take longer to pack, and somebody waits for it."""
+    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(command).items()}
 
 
 def command_from_data(data: dict[str, Any]) -> Command:
     """Return the command, or refuse what no arm should be told."""
     sizes = {"ee_pos_m": 3, "ee_quat": 4, "joint_pos_rad": 7}
     try:
-        for name, size in sizes.items():
-            value = data[name]
-            if value is not None and (np.shape(value) != (size,) or not np.isfinite(value).all()):
-                raise Garbled(f"{name} must be {size} finite numbers")
+        poses = {name: None if data[name] is None else np.array(data[name], np.float64) for name in sizes}
+        for name, pose in poses.items():
+            if pose is not None and (pose.shape != (sizes[name],) or not np.isfinite(pose).all()):
+                raise Garbled(f"{name} must be {sizes[name]} finite numbers")
         if data["gripper_open"] not in (None, True, False):
             raise Garbled("gripper_open must be yes, no or nothing")
-        return Command(**data)
-    except (KeyError, TypeError) as error:
+        return Command(**{**data, **poses})
+    except Garbled:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
         raise Garbled(f"no command: {error}") from None
 
 

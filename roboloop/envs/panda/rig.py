@@ -28,6 +28,8 @@ from roboloop.envs.robot import (
 
 FRESH_S = 0.15
 """A state or picture older than this is late: what it comes from may have stopped."""
+SAME_TICK_S = 0.005
+"""A look that is no older serves for the command too."""
 START_ATTEMPTS = 5
 
 
@@ -53,7 +55,7 @@ class Rig:
         self._distance_m = 0.0
         self._taken = np.zeros(len(task.dof))
         self._is_fresh = True
-        self._looked_at: Reading | None = None
+        self._looked: tuple[Reading | None, float] = (None, 0.0)
         self._fault: RobotFault | None = None
 
     @property
@@ -119,9 +121,7 @@ class Rig:
             raise BadAction(f"an action is {self.action_dim} finite numbers, got {action.tolist()}: holding")
         action = np.clip(action, -1, 1)
         try:
-            reading = self.robot.read()
-            if reading is not self._looked_at:  # else it was found healthy in this very tick
-                check(reading, self.robot.now_s(), self.cfg.camera_stale_s, self.limits)
+            reading = self._newest_look()
             moved = self.carrot.shift(action[: len(self._axes)], reading.ee_pos_m)
             grip = self._grip(float(action[-1])) if self._has_gripper else None
             self.robot.send(Command(ee_pos_m=self.carrot.target_m, ee_quat=np.array(DOWN), gripper_open=grip))
@@ -163,11 +163,15 @@ class Rig:
             is_fresh=self._is_fresh,
         )
 
+    def _newest_look(self) -> Reading:
+        """Return what was seen in this very tick, or look again: the force cap must not trust an old place."""
+        looked_at, looked_s = self._looked
+        return looked_at if looked_at and self.robot.now_s() - looked_s < SAME_TICK_S else self._look()
+
     def _look(self) -> Reading:
         reading, now_s = self.robot.read(), self.robot.now_s()
-        self._looked_at = None
         check(reading, now_s, self.cfg.camera_stale_s, self.limits)
-        self._looked_at = reading
+        self._looked = (reading, now_s)
         self._is_fresh = now_s - min(reading.arm_time_s, reading.camera_time_s) <= FRESH_S
         return reading
 
@@ -239,7 +243,7 @@ class Rig:
     def set_state(self, state: State) -> None:
         """Restore what ``get_state`` returned; an episode that a fault has ended goes on to fail."""
         self._simulated("states to restore").set_state(state["robot"])
-        self._connected, self._fault = True, None
+        self._connected, self._fault, self._looked = True, None, (None, 0.0)
         self._seed = state["seed"]
         self._layout = draw(self.task, self._seed or 0)
         self.carrot.target_m, self.carrot.refused = np.array(state["target_m"]), int(state["refused"])
