@@ -64,6 +64,7 @@ class Pilot:
         """Deadlines of this episode that passed without an action: the robot went on with the last one."""
         self._unsure: list[Step] = []
         self._sent: Array | None = None
+        self._version = 0
         self._deadline_s = 0.0
         self._misses_in_a_row = 0
 
@@ -94,27 +95,31 @@ class Pilot:
             raise
 
     def _tick(self, policy: Policy) -> None:
-        env, before, action = self.env, self._stack.newest[0].copy(), self._sent
+        env, before, action, version = self.env, self._stack.newest[0].copy(), self._sent, self._version
         env.wait_until(self._deadline_s)
         looked_s = env.now_s()
         self._count_misses(looked_s)
         out = None if action is None else env.observe()
         if out is not None:
             self._stack.push(0, out.obs)
-        if out is not None and (out.terminated or out.truncated):
-            env.hold()
-            self.is_running = False
-        else:
-            begin_s = env.now_s()
-            decision = policy.act(self._stack.stacked, self._memory, True, self._rng)
-            decided_s = env.now_s()
-            self._sent = env.send(decision.action[0])
-            # the command is on its way: from here on nobody waits for us
-            late_s, forward_s = looked_s - self._deadline_s, decided_s - begin_s
-            self.ticks.append(Tick(self._deadline_s, late_s, forward_s, env.now_s() - looked_s))
+        try:
+            if out is not None and (out.terminated or out.truncated):
+                self.is_running = False
+                env.hold()
+            else:
+                self._decide(policy, looked_s)
+        finally:  # after the command is on its way; and what was seen is kept if there could be none
+            if out is not None and action is not None:
+                self._keep(before, action, out, version)
         self._deadline_s += env.period_s
-        if out is not None and action is not None:
-            self._keep(before, action, out, policy.version)
+
+    def _decide(self, policy: Policy, looked_s: float) -> None:
+        begin_s = self.env.now_s()
+        decision = policy.act(self._stack.stacked, self._memory, True, self._rng)
+        decided_s = self.env.now_s()
+        self._sent, self._version = self.env.send(decision.action[0]), policy.version
+        late_s, forward_s = looked_s - self._deadline_s, decided_s - begin_s
+        self.ticks.append(Tick(self._deadline_s, late_s, forward_s, self.env.now_s() - looked_s))
 
     def _count_misses(self, now_s: float) -> None:
         """Skip deadlines that have passed wholly: there is no catching up, and no burst of actions."""

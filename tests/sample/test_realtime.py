@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
 from importlib.util import find_spec
 
@@ -224,6 +225,67 @@ def test_a_pilot_in_a_process_of_its_own_gives_the_same_steps():
     try:
         assert_same(rows(sampler, policy, 25), rows(inline(), policy, 25))
         assert sampler.timing()["sample/lateness_max_ms"] == pytest.approx(0, abs=1e-6)
+    finally:
+        sampler.close()
+
+
+@needs_panda
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("controller", "ControllerStopped"), ("limit", "LimitHit"), ("camera", "CameraStale"), ("nan", "BadReading")],
+)
+def test_every_fault_has_its_name_and_the_next_episode_begins_anew(kind, name):
+    env = EnvConfig(id="panda/reach", panda=PandaConfig(episode_s=2.0, faults=(FaultPlan(kind, at_s=1.0),)))
+    sampler = inline(env)
+    got = rows(sampler, SteadyPolicy(6, 3), 6)
+    (said,) = sampler.faults()
+    assert said.startswith(name)
+    assert sum(r.cut == (0,) for r in got) == 1
+    assert np.isfinite([r.obs for r in got]).all()
+
+
+class Divergent(SteadyPolicy):
+    """Loses its mind after a few decisions."""
+
+    def __init__(self, healthy):
+        super().__init__(6, 3)
+        self.left = healthy
+
+    def act(self, obs, memory, explore, rng):
+        self.left -= 1
+        decision = super().act(obs, memory, explore, rng)
+        return decision if self.left >= 0 else decision._replace(action=np.full((1, 3), np.nan, np.float32))
+
+
+@needs_panda
+def test_a_policy_that_gives_no_number_moves_nothing_and_its_steps_are_kept():
+    sampler = inline(restarts=0)
+    robot = sampler._pilot.env.world.robot
+    policy = Divergent(healthy=5)
+    kept = rows(sampler, policy, 4)
+    with pytest.raises(WorkerLost, match=r"BadAction: an action is 3 finite numbers, got \[nan, nan, nan\]: holding"):
+        sampler.collect(policy)
+    before = robot.read().ee_pos_m.copy()
+    robot.advance(0.5)
+    assert np.abs(robot.read().ee_pos_m - before).max() < 0.01  # it stands where it was held
+    assert len(kept) == 4
+    assert sampler.state()["is_open"]
+    assert len(sampler.rest()) == 1  # the step that was whole when the policy failed
+
+
+@needs_panda
+def test_a_line_that_is_cut_is_named_and_taken_up_again():
+    env = EnvConfig(id="panda/reach", panda=PandaConfig(driver="process", hz=20, episode_s=1.0))
+    sampler = inline(env)
+    try:
+        policy = SteadyPolicy(6, 3)
+        rows(sampler, policy, 5)
+        sampler._pilot.env.world.robot._socket.shutdown(socket.SHUT_RDWR)
+        got = rows(sampler, policy, 25)
+        (said,) = sampler.faults()
+        assert said.startswith("ConnectionCut")
+        assert [r.cut for r in got].count((0,)) == 1
+        assert sum(len(r.episodes) for r in got) == 1
     finally:
         sampler.close()
 
