@@ -65,6 +65,8 @@ class RealTimeEnv(Env, Protocol):
 
     period_s: float
     """Time from one action to the next."""
+    is_simulated: bool
+    """Whether time passes only when it is waited for."""
 
     def begin(self, seed: int) -> Array:
         """Ready the scene for an episode, by script if need be, and return its first observation."""

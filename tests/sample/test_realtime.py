@@ -34,7 +34,7 @@ SPEC = EnvSpec((1,), np.dtype(np.float32), (-1.0,), (1.0,), 5)
 class Metronome:
     """A robot of one number on a clock that the test moves; writes down who was called when."""
 
-    period_s, spec = 0.2, SPEC
+    period_s, spec, is_simulated = 0.2, SPEC, True
 
     def __init__(self, horizon=5):
         self.time_s, self.calls, self.horizon, self.stale = 0.0, [], horizon, set()
@@ -101,6 +101,21 @@ def test_between_the_look_and_the_command_lies_the_policy_and_nothing_else():
     assert robot.calls == ["wait", "act", "send", "wait", "observe", "act", "send"]
     assert led.ticks[1].obs_to_act_s == pytest.approx(0.001)
     assert led.ticks[1].forward_s == pytest.approx(0.001)
+
+
+def test_just_before_the_deadline_a_policy_on_the_wall_clock_decides_for_nothing():
+    robot = Metronome()
+    robot.is_simulated = False
+    led = pilot(robot)
+    led.tick(Always(robot))  # the first is due at once: there is no time to warm up
+    robot.calls.clear()
+    led.tick(Always(robot))
+    assert robot.calls == ["wait", "act", "wait", "observe", "act", "send"]
+    assert led.ticks[1].lateness_s == pytest.approx(0)
+    robot.time_s += 0.1995  # in the middle of the last millisecond: too late for it
+    robot.calls.clear()
+    led.tick(Always(robot))
+    assert robot.calls == ["wait", "wait", "observe", "act", "send"]
 
 
 def test_a_step_holds_the_action_really_sent_and_what_the_next_tick_saw():

@@ -279,6 +279,11 @@ class RigEnv(EpisodeEnv):
         """Time from one action to the next."""
         return self.world.period_s
 
+    @property
+    def is_simulated(self) -> bool:
+        """Whether time passes only when it is asked to."""
+        return hasattr(self.world.robot, "get_state")
+
     def now_s(self) -> float:
         """Return the time on the robot's clock."""
         return self.world.robot.now_s()
