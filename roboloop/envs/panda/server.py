@@ -52,7 +52,8 @@ def serve(task: str, cfg: PandaConfig, port: int, stop: StopRequest) -> None:
             address = f"{HOST}:{server.port}"
             print(
                 f"rig panda/{task} on {address}, token in {path}; train on it with: roboloop train --env panda/{task} "
-                f"--env.panda.driver process --env.panda.address {address} --eval.episodes 0",
+                f"--env.panda.driver process --env.panda.address {address} --sample.real-time process "
+                "--eval.episodes 0",
                 flush=True,
             )
             while not stop:
