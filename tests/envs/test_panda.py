@@ -15,7 +15,7 @@ from roboloop.envs.check import check_env
 from roboloop.envs.panda import suite, tasks
 from roboloop.envs.panda.config import FaultPlan, PandaConfig
 from roboloop.envs.panda.features import features
-from roboloop.envs.panda.rig import RigEnv
+from roboloop.envs.panda.rig import RigEnv, push_distances_m
 from roboloop.envs.robot import (
     BadReading,
     CameraStale,
@@ -111,6 +111,16 @@ def test_the_reward_is_the_decrease_of_the_distance_in_units_of_the_fastest_step
     before = np.linalg.norm(obs[:3] - obs[3:])
     obs, reward, *_ = env.step(np.array([0.3, -0.2, 0.1]))
     assert reward == pytest.approx((before - np.linalg.norm(obs[:3] - obs[3:])) / 0.04, abs=1e-4)
+
+
+def test_a_hand_beside_the_puck_loses_nothing_by_going_behind_it() -> None:
+    task = tasks.TABLE["push"]
+    puck, goal = np.array([0.5, 0.0]), np.array([0.6, 0.0])
+    around = [puck + 0.06 * np.array([-np.sin(turn), np.cos(turn)]) for turn in np.linspace(-0.5, np.pi / 2, 12)]
+    left = [sum(push_distances_m(task, hand, puck, goal)) for hand in around]
+    assert left == sorted(left, reverse=True)
+    assert push_distances_m(task, puck - [task.behind_m, 0.0], puck, goal) == pytest.approx((0.1, 0.0))
+    assert push_distances_m(task, around[0], goal, goal) == (0.0, 0.0)
 
 
 def test_the_sparse_reward_is_one_once_the_goal_has_been_held() -> None:

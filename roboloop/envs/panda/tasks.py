@@ -59,6 +59,8 @@ class PandaTask:
     """Where the puck is placed."""
     apart_m: float = 0.0
     """Smallest distance from puck to goal at first."""
+    behind_m: float = 0.0
+    """Distance from the puck's middle to a hand that pushes it."""
     handle: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """Where the handle is when all is closed."""
     hinge: tuple[float, float] | None = None
@@ -142,6 +144,7 @@ TABLE = {
         goal=Box((0.52, 0.60), (-0.08, 0.08), (0.04, 0.04)),
         puck=Box((0.46, 0.52), (-0.08, 0.08), (0.04, 0.04)),
         apart_m=0.06,
+        behind_m=0.045,
         success_m=0.025,
         gripper_open=False,
     ),
