@@ -201,10 +201,10 @@ class Runner:
 
     def _checkpoint_due(self, episode_ended: bool) -> bool:
         cfg, step = self.cfg.checkpoint, self.clock.step
+        by_steps = self.save_due(step)  # asked first: a milestone is also the checkpoint of its step
         if self.milestone_due(step):
             self.milestones.append(step)
             return True
-        by_steps = self.save_due(step)
         by_time = cfg.every_s > 0 and time.monotonic() - self._saved_at >= cfg.every_s
         # what is being evaluated in the background may turn out to be the best: it is saved before that is known
         worth_it = self.best["step"] == step or (self.pending is not None and self.pending["step"] == step)

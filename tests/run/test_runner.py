@@ -72,3 +72,13 @@ def test_no_episodes_are_no_evaluation_and_the_best_checkpoint_is_then_the_last(
 def test_what_needs_evaluations_or_an_arm_of_its_own_for_them_is_refused(tiny, changes, said):
     with pytest.raises(ConfigError, match=said):
         tiny(**changes).check()
+
+
+def test_a_milestone_is_also_the_checkpoint_of_its_step(tiny):
+    cfg = tiny(steps=220, eval={"episodes": 0}, checkpoint={"every_steps": 50, "milestone_steps": 100, "keep_last": 9})
+    run = RunDir.create(cfg, [])
+    runner = make_runner(run)
+    runner.train()
+    runner.close()
+    run.close()
+    assert checkpoint.steps(run.checkpoints) == [50, 100, 150, 200, 220]
