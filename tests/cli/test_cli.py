@@ -22,7 +22,9 @@ TINY = (
 ).split()
 
 
-AT_NOWHERE = "--env.panda.driver process --env.panda.address 127.0.0.1:9 --eval.episodes 0".split()
+AT_NOWHERE = (
+    "--env.panda.driver process --env.panda.address 127.0.0.1:9 --sample.real-time process --eval.episodes 0"
+).split()
 
 
 def roboloop(*args, cwd=None):

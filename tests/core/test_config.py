@@ -21,7 +21,7 @@ def test_a_config_survives_the_way_to_a_file_and_back():
         ({"seed": True}, "config key 'seed' must be int, not True"),
         ({"algo": {"gamma": "high"}}, "config key 'algo.gamma' must be float, not 'high'"),
         ({"algo": 3}, "config key 'algo' is a section, not a value: 3"),
-        ({"update": {"at": "night"}}, "config key 'update.at' must be one of 'steps', 'episode', not 'night'"),
+        ({"update": {"at": "night"}}, "config key 'update.at' must be one of 'steps', 'episode', 'slack', not 'night'"),
         ({"algo": {"hidden": [1.5]}}, "config key 'algo.hidden' must be int, not 1.5"),
     ],
 )
