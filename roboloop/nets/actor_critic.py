@@ -14,7 +14,7 @@ from roboloop.nets.conv import ConvEncoder, ConvSpec
 from roboloop.nets.flat import Views, prefixed, under
 from roboloop.nets.layers import Linear, Scratch, as_in_out, weight_shape
 from roboloop.nets.mlp import MLP, MLPSpec, Shapes
-from roboloop.nets.orthogonal import HIDDEN_GAIN, POLICY_GAIN, VALUE_GAIN, fill_layers, fill_orthogonal
+from roboloop.nets.orthogonal import HIDDEN_GAINS, POLICY_GAIN, VALUE_GAIN, fill_layers, fill_orthogonal
 from roboloop.nets.recurrent import CORES, Core, core_shapes, initialise_core
 
 
@@ -110,7 +110,7 @@ class ActorCriticSpec:
         log_std = math.log(self.initial_std)
         if "log_std" in weights:
             weights["log_std"].fill_(log_std)
-        hidden = [HIDDEN_GAIN] * len(self.hidden)
+        hidden = [HIDDEN_GAINS[self.activation]] * len(self.hidden)
         if not self.is_shared:
             fill_layers(under("actor", weights), [*hidden, POLICY_GAIN], rng)
             fill_layers(under("critic", weights), [*hidden, VALUE_GAIN], rng)

@@ -21,7 +21,7 @@ from roboloop.core.types import Array
 from roboloop.nets.flat import Views, under
 from roboloop.nets.layers import ACTIVATIONS, Linear, Scratch, as_in_out, weight_shape
 from roboloop.nets.mlp import Shapes
-from roboloop.nets.orthogonal import HIDDEN_GAIN, fill_orthogonal
+from roboloop.nets.orthogonal import HIDDEN_GAINS, fill_orthogonal
 
 PART_ROWS = 16
 """Pictures per part: fewer leave oneDNN without work, more do not fit into the cache."""
@@ -108,11 +108,12 @@ class ConvSpec:
 
     def initialise(self, weights: Views, rng: np.random.Generator) -> None:
         """Fill with orthogonal weights and zero biases."""
+        gain = HIDDEN_GAINS[self.activation]
         for i, layer in enumerate(self.layers()):
             weights[f"conv{i}.bias"].zero_()
-            fill_orthogonal(weights[f"conv{i}.weight"].view(layer.channels, -1).t(), HIDDEN_GAIN, rng)
+            fill_orthogonal(weights[f"conv{i}.weight"].view(layer.channels, -1).t(), gain, rng)
         bias = weights["full.bias"].zero_()
-        fill_orthogonal(as_in_out(weights["full.weight"], bias), HIDDEN_GAIN, rng)
+        fill_orthogonal(as_in_out(weights["full.weight"], bias), gain, rng)
 
     def to_blocks(self, pixels: Array, out: Array) -> None:
         """Write pictures ``[N, channels, height, width]`` as blocks ``[N, block_bytes]``."""
