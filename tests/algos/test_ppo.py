@@ -12,6 +12,7 @@ import torch
 
 from roboloop.algos.config import PPOConfig
 from roboloop.algos.ppo import PPO
+from roboloop.algos.ppo_policy import PPOPolicy
 from roboloop.algos.ppo_shard import FACTS, PPOShard
 from roboloop.algos.returns import ends_of, gae, vtrace
 from roboloop.core.errors import ConfigError, DataError
@@ -290,3 +291,17 @@ def test_a_state_of_another_network_and_a_rollout_of_another_shape_are_refused()
         make({"core": "gru"})[0].load(ppo.state())
     with pytest.raises(ConfigError, match=r"\(6, 8\) steps and environments, not \(5, 8\)"):
         ppo.update(player.collect(ppo.policy, 5))
+
+
+def test_a_fresh_core_over_pictures_is_not_saturated():
+    spec = EnvSpec((3, 72, 128), np.dtype(np.uint8), (0.0,), (4.0,), 100, action_choices=(5,))
+    cfg = PPOConfig(core="gru", normalize_obs=True, processes=1, rollout_steps=1, minibatches=1, shards=1)
+    state = PPO(cfg, spec, 1, 1, seed=0).policy.state()
+    state["norms"]["pixel_norm0"] = np.float32([[128.0] * 3, [1 / 74] * 3])  # mean 0 and deviation 1
+    policy, rng = PPOPolicy.from_state(state, spec), np.random.default_rng(0)
+    # large patches of one colour: unlike noise, they add up in a layer
+    pictures = np.kron(rng.integers(0, 256, (16, 3, 6, 8)), np.ones((12, 16))).astype(np.uint8)
+    memory = np.zeros((16, policy.memory_size), np.float32)
+    for _ in range(8):
+        memory = policy.act(pictures, memory, False, rng).memory
+    assert (np.abs(memory) > 0.95).mean() < 0.01
