@@ -13,7 +13,7 @@ from roboloop.nets.layers import as_in_out
 
 HIDDEN_GAINS = {"relu": math.sqrt(2.0), "tanh": math.sqrt(2.0), "elu": 1.0}
 """By activation. ELU lets most of what is below zero pass too: with ReLU's gain what leaves four layers is so large
-that a recurrent core is saturated before it has learned anything, and some seeds then never see."""
+that a seventh of a recurrent core is saturated before anything has been learned."""
 POLICY_GAIN = 0.01
 """The first policy is almost the same everywhere, so that the first updates are not about undoing an accident."""
 VALUE_GAIN = 1.0
