@@ -6,7 +6,10 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from typing import Any
+
+from roboloop.envs.robot import Robot, RobotFault
 
 PATIENCE_S = 20.0
 """What a busy machine may take to start a process."""
@@ -29,3 +32,15 @@ class Standing:
         self.process.send_signal(number)
         _, said = self.process.communicate(timeout=PATIENCE_S)
         return self.process.returncode, said
+
+
+def first_fault(robot: Robot, patience_s: float = PATIENCE_S) -> RobotFault:
+    """Read until the robot says what is wrong."""
+    deadline_s = time.monotonic() + patience_s
+    while time.monotonic() < deadline_s:
+        try:
+            robot.read()
+        except RobotFault as fault:
+            return fault
+        time.sleep(0.001)
+    raise AssertionError("no fault was seen")

@@ -160,7 +160,6 @@ class PilotedSampler(RealTimeSampler):
         self._env, self._shape, self._seed, self._policies = env, shape, seed, policies
         self._bridge = Bridge(shape, SLOTS, [p.num_weights for p in policies])
         self._child: Child | None = None
-        self._restarts = 0
         self._is_closed = threading.Event()
         # a thread of its own, so that a long update or a slow disk is not taken for a hang; a stopped process is
         self._heart = threading.Thread(target=_beat, args=(self._bridge.learner, self._is_closed), daemon=True)

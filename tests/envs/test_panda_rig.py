@@ -26,8 +26,8 @@ from roboloop.envs.panda.admission import token_path
 from roboloop.envs.panda.client import ProcessPanda
 from roboloop.envs.panda.config import FaultPlan, PandaConfig
 from roboloop.envs.registry import knock
-from roboloop.envs.robot import Command, ConnectionCut, DriverDied, RobotFault
-from tests.rigs import PATIENCE_S, Standing
+from roboloop.envs.robot import Command, ConnectionCut, DriverDied
+from tests.rigs import PATIENCE_S, Standing, first_fault
 
 pytestmark = pytest.mark.skipif(find_spec("pybullet_data") is None, reason="the extra panda is not installed")
 
@@ -43,17 +43,6 @@ def client(rig: Standing) -> ProcessPanda:
 def driver_of(env: Any) -> ProcessPanda:
     robot: ProcessPanda = env.world.robot
     return robot
-
-
-def fault_of(robot: ProcessPanda) -> RobotFault:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline_s:
-        try:
-            robot.read()
-        except RobotFault as fault:
-            return fault
-        time.sleep(0.005)
-    raise AssertionError("no fault was seen")
 
 
 def test_one_line_says_where_it_is_and_how_to_train_on_it(standing: Callable[..., Standing]) -> None:
@@ -78,7 +67,7 @@ def test_a_signal_ends_it_cleanly_and_takes_the_token_away(standing: Callable[..
         robot.start()
         assert rig.end(number) == (0, "")
         assert not token_path(rig.port).exists()
-        assert isinstance(fault_of(robot), DriverDied)
+        assert isinstance(first_fault(robot), DriverDied)
 
 
 def test_a_client_killed_in_mid_motion_leaves_an_arm_that_stands_still(standing: Callable[..., Standing]) -> None:
@@ -130,7 +119,7 @@ def test_the_newest_client_has_the_arm_and_the_other_is_told_so(standing: Callab
     with client(rig) as first:
         first.start()
         with client(rig) as second:
-            assert isinstance(fault_of(first), ConnectionCut)
+            assert isinstance(first_fault(first), ConnectionCut)
             second.start()
             assert second.read().stopped == ""
         first.connect()
@@ -166,7 +155,7 @@ def test_a_rig_that_was_started_anew_takes_its_client_back(standing: Callable[..
     env = make(config(rig.address))
     env.reset(0)
     rig.end(signal.SIGKILL)
-    fault = fault_of(driver_of(env))
+    fault = first_fault(driver_of(env))
     assert isinstance(fault, DriverDied)
     assert f"nobody listens on {rig.address} any more" in str(fault)
     with pytest.raises(DriverDied):

@@ -19,10 +19,11 @@ from roboloop.envs import EnvConfig, make, scripted_policy
 from roboloop.envs.panda.config import FaultPlan, PandaConfig
 from roboloop.envs.panda.link import LONGEST, Garbled, Unpacker, command_from_data, command_to_data, pack
 from roboloop.envs.panda.rig import RigEnv
-from roboloop.envs.robot import Command, ConnectionCut, ControllerStopped, DriverDied, RobotFault
+from roboloop.envs.robot import Command, ConnectionCut, ControllerStopped, DriverDied
 from roboloop.sample.buffers import Shape
 from roboloop.sample.group import GroupPlan
 from roboloop.sample.serial import SerialSampler
+from tests.rigs import first_fault
 from tests.sample.kit import LinearPolicy
 
 pytestmark = pytest.mark.skipif(find_spec("pybullet_data") is None, reason="the extra panda is not installed")
@@ -49,17 +50,6 @@ def rig() -> Iterator[Callable[..., RigEnv]]:
 
 def driver(env: RigEnv) -> Any:
     return env.world.robot
-
-
-def first_fault(robot: Any, patience_s: float = LOADED_S) -> RobotFault:
-    deadline_s = time.monotonic() + patience_s
-    while time.monotonic() < deadline_s:
-        try:
-            robot.read()
-        except RobotFault as fault:
-            return fault
-        time.sleep(0.001)
-    raise AssertionError("no fault was seen")
 
 
 def until(holds: Callable[[], bool], patience_s: float = LOADED_S) -> bool:

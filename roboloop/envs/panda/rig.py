@@ -273,8 +273,8 @@ def distances_m(task: PandaTask, reading: Reading, layout: Layout) -> tuple[floa
 def push_distances_m(task: PandaTask, hand_m: Array, puck_m: Array, goal_m: Array) -> tuple[float, float]:
     """Return the puck's way to the goal, and a share of the hand's to where it can push from: behind the puck.
 
-    Were it the hand's way to the puck, a hand beside the puck would lose reward by going around it, and would learn to
-    stand still there. Near the goal the share fades: there is less and less to go around for.
+    Were it the hand's way to the puck, a hand beside the puck would lose reward by going around it. Near the goal the
+    share fades: there is less and less to go around for.
     """
     left_m = float(np.linalg.norm(goal_m - puck_m))
     behind_m = puck_m - (goal_m - puck_m) * (task.behind_m / max(left_m, 1e-6))
