@@ -22,6 +22,8 @@ class Dataset:
     """Episodes by row; rows change only by ``refresh``. Never writes, and many may read at once."""
 
     def __init__(self, directory: Path, schema: Schema) -> None:
+        self._index_fd, self._index_bytes = -1, 0
+        self._shards = _OpenShards(directory)
         self.directory = directory
         self.schema = schema
         self.table: dict[str, Array] = {}
@@ -29,8 +31,6 @@ class Dataset:
         self._codec = codec_of(schema.codec)
         self._catalog = Catalog()
         self._entries: list[Entry] = []
-        self._index_fd, self._index_bytes = -1, 0
-        self._shards = _OpenShards(directory)
 
     @classmethod
     def open(cls, directory: Path) -> Dataset:
@@ -161,6 +161,10 @@ class Dataset:
         if self._index_fd >= 0:
             os.close(self._index_fd)
             self._index_fd = -1
+
+    def __del__(self) -> None:
+        """A view that nobody holds any more holds no files either."""
+        self.close()
 
 
 class _OpenShards:

@@ -65,6 +65,15 @@ def test_nothing_is_visible_before_commit(tmp_path):
     writer.close()
 
 
+def test_a_view_that_nobody_holds_any_more_holds_no_files(tmp_path):
+    fill(tmp_path / "data", range(1))
+    before = len(os.listdir("/proc/self/fd"))
+    view = Dataset.open(tmp_path / "data")
+    assert len(os.listdir("/proc/self/fd")) == before + 2
+    del view
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_a_writer_goes_on_where_the_last_one_stopped(tmp_path):
     fill(tmp_path, range(5))
     with StoreWriter(tmp_path, schema_of()) as writer:

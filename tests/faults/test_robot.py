@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -77,6 +79,16 @@ def test_the_expert_reaches_its_goal_on_the_wall_clock(rig: Callable[..., RigEnv
         ended, steps = terminated or truncated, steps + 1
     assert info["success"] == 1.0
     assert time.monotonic() - began_s >= steps * TICK_S
+
+
+def test_a_trainer_with_a_thousand_open_files_reads_its_robot_too(rig: Callable[..., RigEnv]) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as files:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+        files.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(1100):
+            files.enter_context(open(os.devnull))
+        assert np.isfinite(rig().reset(0)).all()
 
 
 def test_states_and_pictures_come_by_themselves_with_their_own_times(rig: Callable[..., RigEnv]) -> None:

@@ -30,6 +30,7 @@ class ProcessPanda(Robot):
         """Process id of the driver that we are or were connected to."""
         self._driver = driver(task, cfg)
         self._socket: socket.socket | None = None
+        self._arrival = select.poll()  # select() ends at descriptor 1023, and a trainer may have more files open
         self._unpacker = Unpacker()
         self._arrived = bytearray()
         self._newest: Reading | None = None
@@ -41,6 +42,8 @@ class ProcessPanda(Robot):
         self._hang_up()
         self._socket, self._unpacker, _, self.pid = self._driver.call()
         self._socket.settimeout(SEND_S)
+        self._arrival = select.poll()
+        self._arrival.register(self._socket, select.POLLIN)
         self._fault, self._newest, self._arrived = None, None, bytearray()
         self._done = self._number = 0
         self._say({"do": "take"})
@@ -50,7 +53,7 @@ class ProcessPanda(Robot):
         """Take in what has arrived, or arrives within so long; it is understood when it is asked for."""
         assert self._socket is not None
         try:
-            while select.select([self._socket], [], [], patience_s)[0]:
+            while self._arrival.poll(patience_s * 1000.0):
                 data = self._socket.recv(1 << 20)
                 if not data:
                     raise OSError("it was closed")

@@ -106,7 +106,7 @@ class Server:
             self._publish()
         rest_s = max(0.0, self._began_s + (self._simulation.tick + 1) * TICK_S - time.monotonic())
         sockets = [self._listener, *(client.socket for client in self._clients)]
-        ready = select.select(sockets, [], [], rest_s)[0]
+        ready = select.select(sockets, [], [], rest_s)[0]  # not poll: that waits for whole milliseconds
         if self._listener in ready:
             self._clients.append(Client(self._listener.accept()[0]))
         for client in [c for c in self._clients if c.socket in ready]:
