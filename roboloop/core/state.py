@@ -70,12 +70,14 @@ def spec_to_data(spec: EnvSpec) -> dict[str, Any]:
         "max_episode_steps": spec.max_episode_steps,
         "protocol": dict(spec.protocol),
         "action_choices": list(spec.action_choices),
+        "tasks": list(spec.tasks),
     }
 
 
 def spec_from_data(data: dict[str, Any]) -> EnvSpec:
     """Return the spec that ``spec_to_data`` described."""
     tuples = {n: tuple(data[n]) for n in ("obs_shape", "action_low", "action_high", "action_choices")}
+    tuples["tasks"] = tuple(data.get("tasks", ()))  # older datasets and checkpoints do not name any
     return EnvSpec(**{**data, **tuples, "obs_dtype": dtype_from_data(data["obs_dtype"])})
 
 

@@ -30,6 +30,8 @@ class EnvSpec:
     action_choices: tuple[int, ...] = ()
     """Per action column the number of choices, 0 = continuous; empty = all continuous. Actions are always float32
     columns: a choice is stored as its number."""
+    tasks: tuple[str, ...] = ()
+    """Names of its tasks, the main one first; empty = one nameless task."""
 
     @property
     def action_dim(self) -> int:

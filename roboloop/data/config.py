@@ -29,6 +29,31 @@ class ReplayConfig:
 
 
 @dataclass(frozen=True)
+class ExpertConfig:
+    """What experts did, for algorithms that imitate: one dataset per task, made by roboloop record."""
+
+    directory: str = ""
+    """Where each task has a dataset under its name; for a single task it may be the dataset itself."""
+    episodes: int = 0
+    """Episodes of each task that are used, the first ones; 0 = all."""
+    every: int = 1
+    """Use each so many-th transition of an episode; its last one is always there too."""
+    held_out: float = 0.1
+    """Share of the episodes that nothing is learned from, to judge by; 0 = none."""
+    end_share: float = 0.95
+    """Share of the last transitions of episodes in what a discriminator sees of an expert."""
+
+    def check(self) -> None:
+        """Raise ConfigError where values are impossible."""
+        if not self.directory:
+            raise ConfigError("config key 'algo.expert.directory' is needed: roboloop record ENV --expert makes one")
+        if self.every < 1 or self.episodes < 0:
+            raise ConfigError("config key 'algo.expert.every' must be at least 1, 'episodes' not negative")
+        if not 0 <= self.held_out < 1 or not 0 <= self.end_share <= 1:
+            raise ConfigError("config keys 'algo.expert.held_out' and 'end_share' are shares between 0 and 1")
+
+
+@dataclass(frozen=True)
 class PartConfig:
     """One part of a mixture: kept as if it were alone with its share of the budget."""
 

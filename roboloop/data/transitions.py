@@ -6,6 +6,7 @@ observations are then stored once. Leaving steps out is a way of reading: the sa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,7 @@ from roboloop.core.errors import DataError
 from roboloop.core.rng import stream
 from roboloop.core.types import Array
 from roboloop.data.dataset import Dataset
+from roboloop.data.episodes import Facts
 
 
 class Transitions(NamedTuple):
@@ -27,20 +29,38 @@ class Transitions(NamedTuple):
     truncated: Array
 
 
-def every_kth(dataset: Dataset, every: int, seed: int, rows: Array | None = None) -> Transitions:
+def every_kth(dataset: Dataset, every: int, seed: int, rows: Array | None = None, skip: int = 0) -> Transitions:
     """Return each k-th transition of some episodes, or of all; where it begins is drawn for each episode.
 
-    At least one step of an episode is kept. The draw belongs to the episode, whatever others the dataset holds.
+    At least one step of an episode is kept, and none of its first ``skip`` steps. The draw belongs to the episode,
+    whatever others the dataset holds.
     """
+    if every < 1:
+        raise DataError(f"each {every}-th transition of {dataset.directory} is nothing")
+
+    def chosen(facts: Facts) -> slice:
+        names = (facts.segment, facts.env, facts.episode)
+        first = int(stream(seed, "every_kth", *names).integers(min(every, facts.length - skip)))
+        return slice(skip + first, None, every)
+
+    return _gathered(dataset, rows, skip, chosen)
+
+
+def finals(dataset: Dataset, rows: Array | None = None, skip: int = 0) -> Transitions:
+    """Return the last transition of some episodes, or of all."""
+    return _gathered(dataset, rows, skip, lambda facts: slice(facts.length - 1, None))
+
+
+def _gathered(dataset: Dataset, rows: Array | None, skip: int, chosen: Callable[[Facts], slice]) -> Transitions:
     rows = np.arange(len(dataset)) if rows is None else rows
-    if every < 1 or not len(rows):
-        raise DataError(f"each {every}-th transition of {len(rows)} episodes of {dataset.directory} is nothing")
+    if not len(rows):
+        raise DataError(f"{dataset.directory} has no episodes to take transitions of")
     parts = []
     for row in rows.tolist():
         facts, episode = dataset.entry(row).facts, dataset.episode(row)
-        names = (facts.segment, facts.env, facts.episode)
-        first = int(stream(seed, "every_kth", *names).integers(min(every, facts.length)))
-        steps = slice(first, None, every)
+        if facts.length <= skip:
+            raise DataError(f"an episode of {facts.length} steps in {dataset.directory} has nothing after {skip} steps")
+        steps = chosen(facts)
         parts.append(
             Transitions(
                 episode.obs[:-1][steps], episode.action[steps], episode.raw_reward[steps], episode.obs[1:][steps],

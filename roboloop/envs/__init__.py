@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from roboloop.core.types import Env
 from roboloop.envs.config import EnvConfig
-from roboloop.envs.registry import known_ids, make, scripted_policy, task_name
+from roboloop.envs.registry import auxiliary_tasks, known_ids, make, scripted_policy, task_name
 
-__all__ = ["Env", "EnvConfig", "known_ids", "make", "scripted_policy", "task_name"]
+__all__ = ["Env", "EnvConfig", "auxiliary_tasks", "known_ids", "make", "scripted_policy", "task_name"]

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from roboloop.core.types import Array, Env, State
+from roboloop.envs.auxiliary import AuxiliaryTasks
 from roboloop.envs.env import Info
 
 Step = tuple[Array, float, bool, bool, Info]
@@ -186,6 +187,26 @@ def check_picture(env: Env) -> None:
     )
     _require(int(frame.max()) > int(frame.min()), "the picture is empty")
     _require(_same(_play(env, actions), first), "rendering changed the episode")
+
+
+def check_tasks(env: Env, tasks: AuxiliaryTasks, steps: int = 40) -> None:
+    """Auxiliary tasks are the declared ones, and pure functions of the rows that they are given, each by itself."""
+    _require(env.spec.tasks == tasks.names, f"the spec names {env.spec.tasks}, the tasks are {tasks.names}")
+    _require(len(set(tasks.names)) == len(tasks.names), "two tasks have one name")
+    actions, obs = _actions(env, steps), env.reset(4)
+    seen = np.stack([obs, *(step[0] for step in _play(env, actions))])
+    before, after, actions = seen[:-1], seen[1:], actions[: len(seen) - 1]
+    kept = before.tobytes(), actions.tobytes(), after.tobytes()
+    shape = (len(before), len(tasks.names))
+    for function, dtype in ((tasks.task_rewards, np.float32), (tasks.task_successes, np.bool_)):
+        found = function(before, actions, after)
+        name = f"{function.__name__} of {len(before)} transitions"
+        _require(found.shape == shape and found.dtype == dtype, f"{name} are {found.dtype} {found.shape}")
+        _require(bool(np.isfinite(found).all()), f"{name} are not finite")
+        rows = [function(before[i : i + 1], actions[i : i + 1], after[i : i + 1]) for i in range(len(before))]
+        _require(np.concatenate(rows).tobytes() == found.tobytes(), f"{name} depend on other rows")
+    same = kept == (before.tobytes(), actions.tobytes(), after.tobytes())
+    _require(same, "the tasks changed what they were given")
 
 
 def check_env(make: Callable[[], Env], steps: int = 60, pictures: bool = True) -> None:

@@ -138,6 +138,8 @@ class Task:
     protocol: Mapping[str, str | int | float | bool] = field(default_factory=dict)
     action_choices: tuple[int, ...] = ()
     """Per action column the number of choices, 0 = continuous; empty = all continuous."""
+    tasks: tuple[str, ...] = ()
+    """Names of auxiliary tasks, the main one first (see ``auxiliary.py``)."""
 
     def __post_init__(self) -> None:
         name = self.protocol.get("task", "")
@@ -156,6 +158,7 @@ class Task:
             max_episode_steps=-(-self.horizon // self.action_repeat),
             protocol={**self.protocol, "horizon": self.horizon, "action_repeat": self.action_repeat},
             action_choices=self.action_choices if any(self.action_choices) else (),
+            tasks=self.tasks,
         )
 
 

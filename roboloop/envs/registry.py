@@ -10,8 +10,10 @@ from typing import Any, cast
 
 from roboloop.core.errors import ConfigError, nearest, needs_extra
 from roboloop.core.stop import StopRequest
+from roboloop.core.tasks import task_index
 from roboloop.core.types import Env, PortablePolicy
 from roboloop.envs import names
+from roboloop.envs.auxiliary import AuxiliaryTasks
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.headless import prefer_egl
 
@@ -23,14 +25,20 @@ SUITES = {
     "tiny": "roboloop.envs.tiny:make",
     "envpool": "roboloop.envs.envpool:make",
     "panda": "roboloop.envs.panda.suite:make",
+    "play": "roboloop.envs.play:make",
 }
 """Suite -> ``module:function`` of ``make(task, cfg, evaluation)``."""
 
 EXPERTS = {
     "metaworld": "roboloop.envs.metaworld:scripted_policy",
     "panda": "roboloop.envs.panda.experts:scripted_policy",
+    "play": "roboloop.envs.play_experts:scripted_policy",
 }
-"""Suite -> ``module:function`` of ``expert(task)``, a policy that was written and not learned; few suites have any."""
+"""Suite -> ``module:function`` of ``expert(task)``, a policy that was written and not learned; few suites have any.
+Where a suite has auxiliary tasks too, ``expert(task, name)`` is that of one of them."""
+
+TASKS = {"panda": "roboloop.envs.panda.auxiliary:tasks", "play": "roboloop.envs.play_tasks:tasks"}
+"""Suite -> ``module:function`` of ``tasks(task, cfg)``, its auxiliary tasks; no simulator is imported for them."""
 
 RIGS = {"panda": "roboloop.envs.panda.server:serve"}
 """Suite -> ``module:function`` of ``serve(task, cfg, port, stop)``, a rig that stands by itself."""
@@ -43,6 +51,7 @@ PACKAGES = {
     "tiny": (),
     "envpool": ("envpool",),
     "panda": ("pybullet_data", "mujoco"),
+    "play": (),
 }
 """Top-level modules whose absence means that the suite's extra is not installed."""
 
@@ -86,7 +95,7 @@ def task_name(env_id: str) -> str:
 def known_ids() -> list[str]:
     """Return the ids worth listing; any other Gymnasium or DM Control task can be made too."""
     tasks = {"metaworld": names.METAWORLD, "gym": names.GYM, "dmc": names.DMC, "doom": names.DOOM, "tiny": names.TINY}
-    tasks |= {"envpool": names.ENVPOOL, "panda": names.PANDA}
+    tasks |= {"envpool": names.ENVPOOL, "panda": names.PANDA, "play": names.PLAY}
     return [f"{suite}/{task}" for suite in SUITES for task in tasks[suite]]
 
 
@@ -126,11 +135,25 @@ def knock(cfg: EnvConfig) -> None:
         drivers.knock(task, cfg.panda)
 
 
-def scripted_policy(env_id: str) -> PortablePolicy:
-    """Return the expert that a suite has for a task; an id without a suite is Meta-World's."""
+def auxiliary_tasks(cfg: EnvConfig) -> AuxiliaryTasks:
+    """Return what the transitions of an environment are worth to each of its tasks; no simulator is made."""
+    suite, task = split(cfg.id)
+    if suite not in TASKS:
+        known = ", ".join(f"{name}/..." for name in TASKS)
+        raise ConfigError(f"{cfg.id} declares no auxiliary tasks: there are some in {known}")
+    return cast("AuxiliaryTasks", resolve(TASKS[suite])(task, cfg))
+
+
+def scripted_policy(env_id: str, name: str = "") -> PortablePolicy:
+    """Return the expert that a suite has for a task, or for one of its auxiliary tasks.
+
+    An id without a suite is Meta-World's.
+    """
     suite, task = split(env_id if "/" in env_id else f"metaworld/{env_id}")
     if suite not in EXPERTS:
         known = ", ".join(f"{name}/..." for name in EXPERTS)
         raise ConfigError(f"{env_id} has no scripted expert: there are experts for {known}")
+    if name:
+        task_index(name, auxiliary_tasks(EnvConfig(id=env_id)).names, env_id)
     with _needs(suite):
-        return cast("PortablePolicy", resolve(EXPERTS[suite])(task))
+        return cast("PortablePolicy", resolve(EXPERTS[suite])(task, *([name] if name else [])))

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from roboloop.algos.config import PPOConfig, SACConfig
+from roboloop.algos.dac_config import DACConfig
 from roboloop.core.config import to_dict
 from roboloop.core.schedules import InSlack, UpdateRatio, WhenFull
-from roboloop.core.types import Algorithm, EnvSpec, PortablePolicy, Rollout, State, Stateful
+from roboloop.core.types import Algorithm, BatchSpec, EnvSpec, PortablePolicy, Rollout, State, Stateful
+from roboloop.data.config import ExpertConfig
+from roboloop.data.experts import ExpertBuffer, open_experts
 from roboloop.data.journal import Frontier, Journal, Record
 from roboloop.data.recorder import NoRecorder, Recorder, Source
 from roboloop.data.replay import Replay
@@ -125,7 +129,6 @@ def build(cfg: Experiment) -> Parts:
 def _online(cfg: Experiment) -> Parts:
     from roboloop.algos.policy import UniformPolicy  # torch is loaded only when it is needed
     from roboloop.algos.ppo import PPO
-    from roboloop.algos.sac import SAC
 
     spec = spec_of(cfg)
     stack, num_envs = cfg.env.frame_stack, cfg.env.num_envs
@@ -141,9 +144,8 @@ def _online(cfg: Experiment) -> Parts:
         warmup = algo.policy  # it can only learn from its own actions
         shape = Shape(spec, cfg.algo.rollout_steps, num_envs, stack, True, algo.policy.memory_size)
     else:
-        assert isinstance(cfg.algo, SACConfig)
-        algo = sac = SAC(cfg.algo, spec, stack, cfg.seed, cfg.device)
-        store = Replay(cfg.replay.capacity, spec, num_envs, sac.needs, cfg.seed)
+        algo = learner = _off_policy(cfg, spec)
+        store = Replay(cfg.replay.capacity, spec, num_envs, learner.needs, cfg.seed)
         warmup = UniformPolicy(spec)
         shape = Shape(spec, cfg.sample.steps, num_envs, stack)
     said = plan.describe(cfg, shape)  # refuses what cannot fit before any process is started
@@ -152,6 +154,36 @@ def _online(cfg: Experiment) -> Parts:
     if not isinstance(cfg.algo, PPOConfig):
         updates_due = make_updates_due(cfg, sampler)
     return Parts(sampler, store, algo, evaluator(cfg, cfg.eval.episodes), warmup, updates_due, recorder, said)
+
+
+class OffPolicy(Algorithm, Protocol):
+    """An algorithm that learns from batches of a replay."""
+
+    @property
+    def needs(self) -> BatchSpec:
+        """Of what size and shape."""
+        ...
+
+
+def _off_policy(cfg: Experiment, spec: EnvSpec) -> OffPolicy:
+    if isinstance(cfg.algo, DACConfig):
+        from roboloop.algos.dac import make_dac
+
+        return make_dac(cfg.algo, spec, experts_of(cfg.algo.expert, spec, cfg), cfg.seed, cfg.device)
+    from roboloop.algos.sac import SAC
+
+    assert isinstance(cfg.algo, SACConfig)
+    return SAC(cfg.algo, spec, cfg.env.frame_stack, cfg.seed, cfg.device)
+
+
+def experts_of(expert: ExpertConfig, spec: EnvSpec, cfg: Experiment) -> ExpertBuffer:
+    """Return what the experts of an environment's main task did; data of other spaces are refused."""
+    from roboloop.run.offline import check_spaces
+
+    datasets = open_experts(Path(expert.directory), spec.tasks[:1] or (registry.task_name(cfg.env.id),))
+    for dataset in datasets:
+        check_spaces(cfg.env.id, spec, dataset)
+    return ExpertBuffer(datasets, expert, cfg.seed)
 
 
 def _offline(cfg: Experiment) -> Parts:

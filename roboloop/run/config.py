@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from roboloop.algos.config import BCConfig, DTConfig, PPOConfig, SACConfig
+from roboloop.algos.dac_config import DACConfig
 from roboloop.core.errors import ConfigError
 from roboloop.data.config import RecordConfig, ReplayConfig
 from roboloop.envs.config import EnvConfig
@@ -97,7 +98,7 @@ class Experiment:
     """Decoded observations of a dataset that are kept in memory."""
     env: EnvConfig = field(default_factory=EnvConfig)
     sample: SampleConfig = field(default_factory=SampleConfig)
-    algo: SACConfig | PPOConfig | DTConfig | BCConfig = field(default_factory=SACConfig)
+    algo: SACConfig | PPOConfig | DTConfig | BCConfig | DACConfig = field(default_factory=SACConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     update: UpdateConfig = field(default_factory=UpdateConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
@@ -131,10 +132,17 @@ class Experiment:
         self._check_evaluation()
         self._check_offline()
         self._check_real_time()
-        if isinstance(self.algo, SACConfig):
+        if isinstance(self.algo, SACConfig | DACConfig):
             self.replay.check(self.env.num_envs, self.algo.batch_size)
-        elif isinstance(self.algo, PPOConfig):
+        if isinstance(self.algo, DACConfig) and self.env.frame_stack != 1:
+            raise ConfigError("dac compares single observations with an expert's: leave env.frame_stack at 1")
+        if isinstance(self.algo, PPOConfig):
             self._check_on_policy(self.algo)
+
+    @property
+    def has_replay(self) -> bool:
+        """Whether experience is kept and learned from many times."""
+        return isinstance(self.algo, SACConfig | DACConfig)
 
     @property
     def is_offline(self) -> bool:
@@ -167,7 +175,7 @@ class Experiment:
 
     def _check_real_time(self) -> None:
         mode, at, on_wall_clock = self.sample.real_time, self.update.at, self.env.on_wall_clock
-        if mode != "off" and not isinstance(self.algo, SACConfig):
+        if mode != "off" and not self.has_replay:
             raise ConfigError(f"sample.real_time is for algorithms that learn from a replay, not for {self.algo.name}")
         if at == "slack" and mode != "inline":
             raise ConfigError("update.at 'slack' needs sample.real_time 'inline': there is no slack elsewhere")

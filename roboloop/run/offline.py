@@ -161,19 +161,23 @@ def scale_of(dataset: Dataset, rows: Array) -> DataScale:
 def learner(cfg: Experiment, spec: EnvSpec, store: WindowStore) -> Imitation:
     """Return the algorithm for a dataset; a target that was not given is the best return in it."""
     assert isinstance(cfg.algo, DTConfig | BCConfig)
-    recorded = store.dataset.schema.spec
-    for name in ("obs_shape", "obs_dtype", "action_low", "action_high", "action_choices"):
-        if getattr(spec, name) != getattr(recorded, name):
-            raise ConfigError(
-                f"{cfg.env.id} has {name} {getattr(spec, name)}, the dataset {store.dataset.directory} "
-                f"{getattr(recorded, name)}"
-            )
+    check_spaces(cfg.env.id, spec, store.dataset)
     returns = store.dataset.table["episode_return"][store.rows]
     target = float(returns.max()) if cfg.target is None else cfg.target
     scale = scale_of(store.dataset, store.rows)
     if isinstance(cfg.algo, BCConfig):
         return behaviour_cloning(cfg.algo, spec, scale, cfg.seed, cfg.device)
     return decision_transformer(cfg.algo, spec, scale, target, cfg.seed, cfg.device)
+
+
+def check_spaces(env_id: str, spec: EnvSpec, dataset: Dataset) -> None:
+    """Refuse data whose observations or actions are not the environment's."""
+    recorded = dataset.schema.spec
+    for name in ("obs_shape", "obs_dtype", "action_low", "action_high", "action_choices"):
+        if getattr(spec, name) != getattr(recorded, name):
+            raise ConfigError(
+                f"{env_id} has {name} {getattr(spec, name)}, the dataset {dataset.directory} {getattr(recorded, name)}"
+            )
 
 
 def describe(cfg: Experiment, store: WindowStore) -> str:

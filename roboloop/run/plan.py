@@ -30,7 +30,7 @@ def describe(cfg: Experiment, shape: Shape) -> str:
     learners, workers = cfg.algo.processes, cfg.sample.workers
     slots = (cfg.sample.queue if cfg.sample.free_running else 1) if workers else 0
     rollouts = max(slots, 1) * shape.layout().num_bytes
-    stored = replay_bytes(cfg.replay.capacity, spec) if cfg.algo.name == "sac" else 0
+    stored = replay_bytes(cfg.replay.capacity, spec) if cfg.has_replay else 0
     recorder = recorder_bytes(cfg.record, shape)
     wanted = rollouts + stored + recorder + workers * WORKER_MB * MB
     if wanted > free:

@@ -22,10 +22,11 @@ from roboloop.core.types import EnvSpec, PortablePolicy, Rollout
 from roboloop.data.assembly import facts_at
 from roboloop.data.attempts import Attempts
 from roboloop.data.dataset import Dataset
-from roboloop.data.episodes import Schema
+from roboloop.data.episodes import Episode, Schema
 from roboloop.data.index import SCHEMA
 from roboloop.data.store import StoreWriter
 from roboloop.envs import registry
+from roboloop.envs.auxiliary import AuxiliaryTasks
 from roboloop.envs.config import EnvConfig
 from roboloop.run import build
 from roboloop.run.commands import STOPPED
@@ -57,6 +58,21 @@ class Actor(NamedTuple):
     directory: Path
     about: dict[str, Any]
     """``recording`` and ``env`` are what two commands must have in common for the second to go on with the first."""
+    aim: Aim | None = None
+    """The auxiliary task that it is about, where that is not the env's own."""
+
+
+class Aim(NamedTuple):
+    """One of an environment's auxiliary tasks, after some steps that only lead up to it."""
+
+    tasks: AuxiliaryTasks
+    name: str
+    leading_steps: int
+
+    def success(self, episode: Episode) -> float:
+        """Return 1 if it succeeded at any of its own steps."""
+        found = self.tasks.task_successes(episode.obs[:-1], episode.action, episode.obs[1:])
+        return float(found[self.leading_steps :, self.tasks.names.index(self.name)].any())
 
 
 class Wish(NamedTuple):
@@ -105,6 +121,9 @@ def _options() -> Options:
     add("--out", type=Path, metavar="DIR", help="the dataset, or where one of each task is put if there are several")
     add("--expert", action="store_true", help="act as the suite's scripted expert")
     add("--random", action="store_true", help="act at random")
+    add("--task", metavar="NAME", help="with --expert: one of the env's auxiliary tasks, which success is then about")
+    lead = "with --expert: tasks one after another in each episode, such as grasp:30,release; the last one is meant"
+    add("--schedule", metavar="NAME:STEPS,...,NAME", help=lead)
     add("--checkpoint", help="of a run: 'best', which it is unless given, 'last' or a step")
     add("--target", type=float, metavar="R", help="return to ask a Decision Transformer for")
     add("--explore", action="store_true", help="draw actions as in training, not the likeliest ones")
@@ -130,6 +149,10 @@ def _check(known: argparse.Namespace) -> None:
         raise ConfigError(f"--envs {known.envs} do not split evenly over --workers {known.workers}")
     if known.expert and known.random:
         raise ConfigError("--expert and --random are two ways to act: choose one")
+    if (known.task or known.schedule) and not known.expert:
+        raise ConfigError("--task and --schedule are for --expert")
+    if known.task and known.schedule:
+        raise ConfigError("--task is a --schedule of one task: choose one of them")
     if known.expert or known.random:
         given = [name for name in ("checkpoint", "target", "explore") if getattr(known, name)]
         if given:
@@ -146,13 +169,46 @@ def _in_environments(known: argparse.Namespace, flags: list[str]) -> list[Actor]
     actors: list[Actor] = []
     for env_id in known.source:
         cfg = parse_flags(Experiment(env=EnvConfig(id=env_id)), flags, "roboloop record ENV_ID... --expert|--random")
-        policy = registry.scripted_policy(env_id) if known.expert else None
+        schedule = _schedule(known)
         spec = build.spec_of(cfg)
+        policy = _expert(env_id, schedule) if known.expert else _random(spec)
         directory = root / registry.task_name(env_id) if is_root else root
+        if is_root and schedule:
+            directory = directory.with_name(f"{directory.name}-tasks") / schedule[-1][0]
         if directory in [actor.directory for actor in actors]:
             raise ConfigError(f"{env_id} would be recorded to {directory} twice")
-        actors.append(_actor(known, cfg, spec, policy or _random(spec), directory, {"by": kind}))
+        actor = _actor(known, cfg, spec, policy, directory, {"by": kind})
+        if schedule:
+            actor.about["recording"]["schedule"] = [list(part) for part in schedule]
+            name, leading_steps = schedule[-1][0], sum(steps for _, steps in schedule)
+            actor = actor._replace(aim=Aim(registry.auxiliary_tasks(cfg.env), name, leading_steps))
+        actors.append(actor)
     return actors
+
+
+def _schedule(known: argparse.Namespace) -> list[tuple[str, int]]:
+    """Return the tasks that are forced, with the steps of all but the last; empty = the environment's own."""
+    text = known.task or known.schedule
+    if not text:
+        return []
+    parts = [part.partition(":") for part in text.split(",")]
+    for name, _, steps in parts[:-1]:
+        if not steps.isdecimal() or int(steps) < 1:
+            raise ConfigError(f"--schedule: how many steps of {name!r}? {name}:30 for example, not {steps!r}")
+    last, _, steps = parts[-1]
+    if steps:
+        raise ConfigError(
+            f"--schedule: the last task, {last!r}, goes on until the episode ends: without {steps!r} steps"
+        )
+    return [(name, int(steps)) for name, _, steps in parts[:-1]] + [(last, 0)]
+
+
+def _expert(env_id: str, schedule: list[tuple[str, int]]) -> PortablePolicy:
+    if not schedule:
+        return registry.scripted_policy(env_id)
+    from roboloop.algos.forced import Forced  # torch is loaded only when it is needed
+
+    return Forced([registry.scripted_policy(env_id, name) for name, _ in schedule], [n for _, n in schedule[:-1]])
 
 
 def _random(spec: EnvSpec) -> PortablePolicy:
@@ -226,7 +282,7 @@ def _fill(actor: Actor, wish: Wish, stop: StopRequest) -> int:
     envs, stack = cfg.env.num_envs, cfg.env.frame_stack
     shape = Shape(actor.spec, ROLLOUT_STEPS, envs, stack, memory_size=policy.memory_size)
     with StoreWriter(actor.directory, Schema.of(cfg.env.id, actor.spec, actor.about)) as store:
-        keeper = _Keeper(store, wish, envs)
+        keeper = _Keeper(store, wish, envs, actor.aim)
         sampler = build.make_sampler(dataclasses.replace(cfg, seed=keeper.seed), shape, (policy,))
         try:
             while not keeper.is_done and not stop:
@@ -241,9 +297,9 @@ def _fill(actor: Actor, wish: Wish, stop: StopRequest) -> int:
 class _Keeper:
     """Puts the attempts that are wanted into a store, in their order, until there are enough."""
 
-    def __init__(self, store: StoreWriter, wish: Wish, num_envs: int) -> None:
-        self._store, self._wish = store, wish
-        self._task = store.schema.task
+    def __init__(self, store: StoreWriter, wish: Wish, num_envs: int, aim: Aim | None = None) -> None:
+        self._store, self._wish, self._aim = store, wish, aim
+        self._task = aim.name if aim else store.schema.task
         self._attempts = Attempts(num_envs)
         live = store.live
         self.num_held, self._steps = len(live["id"]), int(live["step"].max(initial=0))
@@ -262,6 +318,8 @@ class _Keeper:
         self._steps += rollout.num_steps
         for attempt, episode, end in self._attempts.add(rollout, self._steps):
             is_over = self.num_held == self._wish.episodes or attempt >= self._wish.max_attempts
+            if self._aim:
+                end["success"] = self._aim.success(episode)
             if not is_over and self._wants(float(end["success"])):
                 self._store.append(episode, facts_at(episode, end, self._task, self._session, self.seed))
                 self.num_held += 1

@@ -34,6 +34,11 @@ def test_each_suites_experts_resolve(suite: str) -> None:
     assert callable(registry.resolve(registry.EXPERTS[suite]))
 
 
+@pytest.mark.parametrize("suite", registry.TASKS)
+def test_each_suites_tasks_resolve(suite: str) -> None:
+    assert callable(registry.resolve(registry.TASKS[suite]))
+
+
 @pytest.mark.parametrize("env_id", ["gym/CartPole-v1", "tiny/point"])
 def test_an_environment_without_an_expert_names_the_suites_that_have_some(env_id: str) -> None:
     with pytest.raises(ConfigError, match=rf"{env_id} has no scripted expert: there are experts for metaworld/\.\.\."):

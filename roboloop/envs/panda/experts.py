@@ -11,6 +11,7 @@ from roboloop.core.blueprint import WithoutWeights, kind_of
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, Decision
 from roboloop.envs.panda import tasks
+from roboloop.envs.panda.auxiliary import REACHED_PUCK_M
 from roboloop.envs.panda.config import PandaConfig
 
 PER_ACTION_M = 0.04 / np.sqrt(3.0)
@@ -67,6 +68,23 @@ def _open(hand: Array, handle: Array, width_m: float, pull: Array, left_m: float
     return np.append(_towards(pull * min(left_m, 0.04)), CLOSE)
 
 
+def _hold_on(hand: Array, handle: Array, width_m: float) -> Array:
+    """Go to the handle with an open hand, close it, and stay."""
+    return _open(hand, handle, width_m, np.zeros(len(hand)), 0.0)
+
+
+def _be_at(hand: Array, handle: Array) -> Array:
+    """Go to the handle with an open hand."""
+    return np.append(_towards(handle - hand), OPEN)
+
+
+def _be_behind(obs: Array) -> Array:
+    """Go to where the push begins, around the puck, and stay."""
+    hand, puck = obs[:2], obs[2:4]
+    is_there = float(np.linalg.norm(puck - hand)) < REACHED_PUCK_M
+    return np.zeros(2) if is_there else _push(obs)
+
+
 def _drawer(obs: Array) -> Array:
     task = tasks.TABLE["drawer"]
     left_m = task.opening + 0.01 - (task.handle[0] - float(obs[1]))
@@ -82,21 +100,33 @@ def _door(obs: Array) -> Array:
     return _open(obs[:2], obs[2:4], float(obs[5]), pull, max(0.0, left_m))
 
 
-EXPERTS: dict[str, tuple[Callable[[Array], Array], int]] = {
-    "reach": (_reach, 6),
-    "push": (_push, 8),
-    "drawer": (_drawer, 3),
-    "door": (_door, 6),
+OBS_SIZES = {"reach": 6, "push": 8, "drawer": 3, "door": 6}
+"""Of the observations that the experts understand."""
+
+EXPERTS: dict[str, dict[str, Callable[[Array], Array]]] = {
+    "reach": {"reach": _reach},
+    "push": {"push": _push, "reach": _be_behind},
+    "drawer": {
+        "open": _drawer,
+        "reach": lambda obs: _be_at(obs[:1], obs[1:2]),
+        "grasp": lambda obs: _hold_on(obs[:1], obs[1:2], float(obs[2])),
+    },
+    "door": {
+        "open": _door,
+        "reach": lambda obs: _be_at(obs[:2], obs[2:4]),
+        "grasp": lambda obs: _hold_on(obs[:2], obs[2:4], float(obs[5])),
+    },
 }
-"""Task -> expert, and the size of the observation that it understands."""
+"""Task -> the experts of its auxiliary tasks, the main one first."""
 
 
 class PandaExpert(WithoutWeights):
     """The expert of one task, batched."""
 
-    def __init__(self, task: str) -> None:
+    def __init__(self, task: str, name: str = "") -> None:
         self._task = tasks.find(task, PandaConfig()).name
-        self._expert, self._obs_size = EXPERTS[self._task]
+        self._name = name or next(iter(EXPERTS[self._task]))
+        self._expert, self._obs_size = EXPERTS[self._task][self._name], OBS_SIZES[self._task]
 
     def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
         """Decide; it never explores."""
@@ -107,14 +137,14 @@ class PandaExpert(WithoutWeights):
 
     def blueprint(self) -> dict[str, Any]:
         """Return what ``from_blueprint`` needs."""
-        return {"kind": kind_of(self), "task": self._task}
+        return {"kind": kind_of(self), "task": self._task, "name": self._name}
 
     @classmethod
     def from_blueprint(cls, data: dict[str, Any]) -> PandaExpert:
         """Build the same policy anew."""
-        return cls(data["task"])
+        return cls(data["task"], data["name"])
 
 
-def scripted_policy(task: str) -> PandaExpert:
-    """Return the expert of a task such as ``reach``."""
-    return PandaExpert(task)
+def scripted_policy(task: str, name: str = "") -> PandaExpert:
+    """Return the expert of a task such as ``drawer``, or of one of its auxiliary tasks, such as ``grasp``."""
+    return PandaExpert(task, name)

@@ -14,7 +14,7 @@ from roboloop.envs.panda.config import PandaConfig
 from roboloop.envs.panda.control import Carrot, HoldTimer
 from roboloop.envs.panda.health import check
 from roboloop.envs.panda.reset import Reset, opened_m
-from roboloop.envs.panda.tasks import AXES, DOWN, GAINS, POSE, Layout, PandaTask, draw
+from roboloop.envs.panda.tasks import AXES, DOWN, GAINS, POSE, Layout, PandaTask, draw, part_sizes
 from roboloop.envs.robot import (
     BadAction,
     Command,
@@ -68,9 +68,7 @@ class Rig:
     @property
     def obs_size(self) -> int:
         """Numbers in an observation."""
-        sizes = {"ee_pos": len(self._axes), "ee_quat": 4, "object": len(self._object), "difference": len(self._shared)}
-        sizes |= {"goal": len(self._axes), "gripper": 1}
-        return sum(sizes[part] for part in self.task.observe)
+        return sum(part_sizes(self.task).values())
 
     def begin(self, seed: int) -> Array:
         """Reset the scene by script, start the controller, and return the first observation."""

@@ -10,6 +10,7 @@ from roboloop.core.errors import ConfigError
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import FLOAT, Task
 from roboloop.envs.panda import tasks
+from roboloop.envs.panda.auxiliary import PandaTasks
 from roboloop.envs.panda.config import PandaConfig
 from roboloop.envs.panda.rig import Rig, RigEnv
 from roboloop.envs.robot import Robot
@@ -47,4 +48,5 @@ def make(task: str, cfg: EnvConfig, evaluation: bool, robot: Robot | None = None
     }
     bound = np.ones(rig.action_dim, np.float32)
     horizon = cfg.horizon(round(panda.episode_s * panda.hz), evaluation)
-    return RigEnv(rig, Task((rig.obs_size,), FLOAT, -bound, bound, horizon, 1, protocol))
+    declared = PandaTasks(found, panda).names
+    return RigEnv(rig, Task((rig.obs_size,), FLOAT, -bound, bound, horizon, 1, protocol, tasks=declared))

@@ -190,6 +190,14 @@ def find(name: str, cfg: PandaConfig) -> PandaTask:
     return replace(task, dof=dof, observe=cfg.observe or task.observe)
 
 
+def part_sizes(task: PandaTask) -> dict[str, int]:
+    """Return how many numbers each part of an observation has, in its order."""
+    axes = [axis for axis in task.dof if axis in AXES]
+    sizes = {"ee_pos": len(axes), "ee_quat": 4, "object": len(task.object_dof), "goal": len(axes), "gripper": 1}
+    sizes["difference"] = sum(axis in task.object_dof for axis in axes)
+    return {part: sizes[part] for part in task.observe}
+
+
 class Layout(NamedTuple):
     """What an episode's seed draws: the first pose of the hand, and where goal and puck are."""
 
