@@ -34,7 +34,7 @@ def train(args: argparse.Namespace) -> None:
     cfg = EnvConfig(id=args.env, max_episode_steps=args.horizon)
     vec = DummyVecEnv([lambda i=i: Bridge(cfg, args.seed, i) for i in range(args.num_envs)])
     model = SAC("MlpPolicy", vec, device="cpu", seed=args.seed, **json.loads(args.settings))
-    evaluator = Evaluator(lambda: make(cfg, evaluation=True), 1, min(args.eval_episodes, 10))
+    evaluator = Evaluator(lambda _: make(cfg, evaluation=True), 1, min(args.eval_episodes, 10))
 
     class Deterministic:
         memory_size = 0

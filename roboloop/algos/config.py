@@ -12,11 +12,9 @@ Core = Literal["none", "gru", "lstm"]
 
 
 @dataclass(frozen=True)
-class SACConfig:
-    """Soft actor-critic with learned temperature, arXiv:1812.05905."""
+class SACSettings:
+    """What soft actor-critic needs for any number of tasks."""
 
-    name: Literal["sac"] = "sac"
-    """Which algorithm this section configures."""
     hidden: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers of actor and critics."""
     layer_norm: bool = False
@@ -45,6 +43,8 @@ class SACConfig:
     """Entropy the learned temperature holds, in nats; None means minus the number of action dimensions."""
     reward_scale: float = 1.0
     """Rewards are multiplied by this before learning."""
+    max_grad_norm: float = 0.0
+    """Longest gradient of the actor, and of all critics; 0 is not limited."""
     num_critics: int = 2
     """Critics whose minimum is trusted."""
     shards: int = 2
@@ -57,11 +57,67 @@ class SACConfig:
         at_least_one(self, "batch_size", "n_step", "num_critics", "shards", "processes")
         above_zero(self, "actor_lr", "critic_lr", "alpha_lr", "initial_alpha")
         within_one(self, "gamma", "tau")
+        not_negative(self, "max_grad_norm")
         has_layers(self, "hidden")
         if self.alpha is not None and self.alpha < 0:
             raise ConfigError(f"alpha must not be negative, not {self.alpha}")
         if self.batch_size % self.shards:
             raise ConfigError(f"batch_size {self.batch_size} does not split into {self.shards} equal shards")
+
+
+@dataclass(frozen=True)
+class SACConfig(SACSettings):
+    """Soft actor-critic with learned temperature, arXiv:1812.05905."""
+
+    name: Literal["sac"] = "sac"
+    """Which algorithm this section configures."""
+
+
+@dataclass(frozen=True)
+class MTSACConfig(SACSettings):
+    """Soft actor-critic for a set of tasks: equal rows and a temperature for each (docs/algorithms/mtsac.md)."""
+
+    name: Literal["mtsac"] = "mtsac"
+    """Which algorithm this section configures."""
+    net: Literal["heads", "plain", "soft"] = "heads"
+    """'heads' = ``hidden`` layers that all tasks share, then layers of each task's own; 'plain' = one network that
+    reads the task from its input; 'soft' = modules, mixed anew for each state and task (arXiv:2003.13661)."""
+    head_hidden: tuple[int, ...] = (256,)
+    """Widths of the hidden layers of each head; may be empty."""
+    modules: int = 2
+    """With net 'soft': modules per layer."""
+    module_layers: int = 2
+    """With net 'soft': layers of modules."""
+    module_width: int = 256
+    """With net 'soft': units of a module."""
+    gate_hidden: tuple[int, ...] = (256, 256)
+    """With net 'soft': widths of the gate's layers; ``hidden`` are those of the state's embedding."""
+    task_weights: Literal["equal", "temperature"] = "equal"
+    """'temperature' weighs losses by K softmax(-log alpha): tasks that still explore pull less."""
+    normalize_reward: bool = False
+    """Divide rewards by the running deviation of their task's, when they are sampled."""
+
+    def check(self) -> None:
+        """Raise ConfigError where values are impossible or contradict each other."""
+        super().check()
+        at_least_one(self, "module_width")
+        if self.head_hidden:
+            has_layers(self, "head_hidden")
+        if self.net == "soft":
+            has_layers(self, "gate_hidden")
+            for name in ("modules", "module_layers"):
+                if getattr(self, name) < 2:
+                    raise ConfigError(f"{name} must be at least 2, not {getattr(self, name)}")
+            if self.layer_norm:
+                raise ConfigError("layer_norm is not for net 'soft'")
+        if self.task_weights == "temperature" and self.alpha is not None:
+            raise ConfigError("task_weights 'temperature' needs learned temperatures: leave alpha out")
+
+    def check_split(self, num_tasks: int) -> None:
+        """Refuse batches that do not fall into as many rows of each task in every shard."""
+        if self.batch_size % (num_tasks * self.shards):
+            parts = f"{num_tasks} tasks x {self.shards} shards"
+            raise ConfigError(f"batch_size {self.batch_size} does not split into {parts} of equal size")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,19 @@ from roboloop.nets.flat import Views
 NORM_EPS = 1e-6
 
 
+class PlainStep:
+    """Sums and moves at once, with nothing known of the whole gradient; over memory as GradientStep."""
+
+    def __init__(self, mem: Views, param: Tensor, index: int, lr: float) -> None:
+        part = stretch(param.numel(), len(mem["grad"]), index)
+        self._grads = list(mem["grad"][:, part])
+        self._adam = FlatAdam(param[part], mem["m"][part], mem["v"][part], mem["step"][0], lr)
+
+    def move(self) -> None:
+        """Sum the shards' gradients of this stretch in order, and move it."""
+        self._adam.update(sum_in_order(self._grads))
+
+
 class GradientStep:
     """Over shared memory ``grad [shards, size]``, ``m``, ``v``, ``step``, ``lr`` and ``squares [shards, ...]``."""
 

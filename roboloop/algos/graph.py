@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from roboloop.algos.imitation_policy import ImitationModel, ImitationPolicy
-from roboloop.algos.policy import ActionScale, ActorPolicy
+from roboloop.algos.policy import ActionScale, ActorPolicy, net_of
 from roboloop.algos.ppo_policy import PPOModel, PPOPolicy
 from roboloop.core.errors import ConfigError
 from roboloop.core.state import spec_from_data
@@ -36,7 +36,9 @@ def onnx_model(policy: PortablePolicy) -> bytes:
 
 
 def _actor(graph: Graph, policy: ActorPolicy, spec: EnvSpec) -> Value:
-    net = MLPSpec.of(policy.weights)
+    net = net_of(policy.weights)
+    if not isinstance(net, MLPSpec) or net.groups > 1:
+        raise ConfigError("a policy with heads or soft modules cannot be exported: only one with algo.net 'plain' can")
     frames = net.widths[0] // math.prod(spec.obs_shape)
     # SAC reads any observation as one vector, pictures too
     obs = graph.input(draw.OBS, (*draw.lead(frames), *spec.obs_shape), spec.obs_dtype)

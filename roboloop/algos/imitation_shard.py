@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -73,7 +73,7 @@ class ImitationShape:
 class ImitationShard:
     """Computes its windows' gradients and moves its stretch of the parameters; keeps nothing between updates."""
 
-    PHASES = ("gradients", "sum_gradients", "step")
+    PHASES: ClassVar[tuple[str, ...]] = ("gradients", "sum_gradients", "step")
 
     def __init__(self, shape: ImitationShape, memory: Tensor, index: int) -> None:
         self._model, self._cfg = shape.model, shape.model.cfg

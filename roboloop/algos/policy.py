@@ -12,11 +12,13 @@ from roboloop.core.errors import ConfigError
 from roboloop.core.state import spec_from_data, spec_to_data
 from roboloop.core.types import Array, Decision, EnvSpec, State
 from roboloop.nets.flat import Layout, Views, clone, restore
+from roboloop.nets.grouped import places_by_group
 from roboloop.nets.heads import LOG_STD_MAX, LOG_STD_MIN
 from roboloop.nets.layers import Scratch
-from roboloop.nets.mlp import MLP, MLPSpec
+from roboloop.nets.mlp import MLPSpec, NetSpec
 from roboloop.nets.normalize import FollowedNorm, Identity, Normalizer, normalizer_of
 from roboloop.nets.observations import action_mask
+from roboloop.nets.soft_modules import SoftModules, SoftSpec
 
 
 class ActionScale:
@@ -86,6 +88,11 @@ class UniformPolicy(WithoutWeights):
         return cls(spec_from_data(data["spec"]))
 
 
+def net_of(weights: Views) -> NetSpec:
+    """Return what kind of network an actor's weights belong to."""
+    return SoftSpec.of(weights) if "task.weight" in weights else MLPSpec.of(weights)
+
+
 class ActorPolicy:
     """The tanh-Gaussian actor over weights that a trainer may go on changing."""
 
@@ -97,26 +104,45 @@ class ActorPolicy:
         self.version = 0
         self._spec = spec
         self._scale = ActionScale(spec)
-        self._device = weights["linear0.weight"].device
-        self._net_spec = MLPSpec.of(weights)
+        self._device = next(iter(weights.values())).device
+        self._net_spec = net_of(weights)
         self._layout = Layout(self._net_spec.shapes())
-        self._net, self._rows = MLP(self._net_spec, weights, None, rows=1, scratch=Scratch(self._device)), 1
+        self._rows = self._net_spec.groups
+        self._net = self._net_spec.build(weights, None, self._rows, Scratch(self._device))
 
     def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
         """Return actions ``[B, A]``; exploring draws from the Gaussian, else tanh(mean)."""
-        rows = len(obs)
-        if rows != self._rows:
-            self._net, self._rows = MLP(self._net_spec, self.weights, None, rows, Scratch(self._device)), rows
-        x = torch.from_numpy(self.norm(np.asarray(obs, dtype=np.float32).reshape(rows, -1)))
-        on_cpu = self._device.type == "cpu"
-        y = self._net.forward(x if on_cpu else x.to(self._device))
-        out: Array = (y if on_cpu else y.cpu()).numpy()
+        flat = np.asarray(obs, dtype=np.float32).reshape(len(obs), -1)
+        seen, groups = self.norm(flat), self._net_spec.groups
+        out = self._outputs(seen) if groups == 1 else self._by_group(seen, flat[:, -groups:].argmax(1))
         action_dim = self._spec.action_dim
         u = out[:, :action_dim]
         if explore:
             std = np.exp(bounded(out[:, action_dim:], LOG_STD_MIN, LOG_STD_MAX))
             u = u + std * rng.standard_normal(u.shape, dtype=np.float32)
         return Decision(self._scale.to_env(np.tanh(u)), memory)
+
+    @property
+    def routing(self) -> list[Array]:
+        """Who feeds whom among soft modules, for the rows last acted on; other networks have none."""
+        return [p.cpu().numpy().copy() for p in self._net.routing] if isinstance(self._net, SoftModules) else []
+
+    def _outputs(self, seen: Array) -> Array:
+        """Return the network's outputs; they are overwritten by the next call."""
+        rows = len(seen)
+        if rows != self._rows:
+            self._net, self._rows = self._net_spec.build(self.weights, None, rows, Scratch(self._device)), rows
+        x, on_cpu = torch.from_numpy(seen), self._device.type == "cpu"
+        y = self._net.forward(x if on_cpu else x.to(self._device))
+        outputs: Array = (y if on_cpu else y.cpu()).numpy()
+        return outputs
+
+    def _by_group(self, seen: Array, group: Array) -> Array:
+        """Return the outputs of rows of any order, by the head of each one's group."""
+        place, n = places_by_group(group, self._net_spec.groups)
+        ordered = np.zeros((self._net_spec.groups * n, seen.shape[1]), np.float32)
+        ordered[place] = seen
+        return self._outputs(ordered)[place]
 
     def snapshot(self) -> ActorPolicy:
         """Return a policy that no later update changes."""
@@ -132,21 +158,21 @@ class ActorPolicy:
     def from_state(cls, state: State, spec: EnvSpec) -> ActorPolicy:
         """Build a policy from the ``policy`` entry of a saved state and the environment's spec alone."""
         saved = {name: torch.as_tensor(value) for name, value in state["net"].items()}
-        layout = Layout(MLPSpec.of(saved).shapes())
+        layout = Layout(net_of(saved).shapes())
         weights = layout.views(layout.zeros())
         restore(weights, saved, "policy")
         return cls(weights, spec, normalizer_of(state["norm"]))
 
     def blueprint(self) -> dict[str, Any]:
         """Return what ``from_blueprint`` needs."""
-        net = {"widths": list(self._net_spec.widths), "layer_norm": self._net_spec.layer_norm}
+        shapes = {name: list(shape) for name, shape in self._layout.shapes.items()}
         norm_dim = len(self.norm.numbers) // 2
-        return {"kind": kind_of(self), "spec": spec_to_data(self._spec), "net": net, "norm_dim": norm_dim}
+        return {"kind": kind_of(self), "spec": spec_to_data(self._spec), "shapes": shapes, "norm_dim": norm_dim}
 
     @classmethod
     def from_blueprint(cls, data: dict[str, Any]) -> ActorPolicy:
         """Build the same policy anew, with weights still to be read."""
-        layout = Layout(MLPSpec(tuple(data["net"]["widths"]), data["net"]["layer_norm"]).shapes())
+        layout = Layout({name: tuple(shape) for name, shape in data["shapes"].items()})
         norm = FollowedNorm(data["norm_dim"]) if data["norm_dim"] else Identity()
         return cls(layout.views(layout.zeros()), spec_from_data(data["spec"]), norm)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -104,7 +104,7 @@ class PPOShape:
 class PPOShard:
     """Computes its rows' gradients and moves its stretch of the parameters; keeps nothing between steps."""
 
-    PHASES = ("forward", "backward", "sum_gradients", "step")
+    PHASES: ClassVar[tuple[str, ...]] = ("forward", "backward", "sum_gradients", "step")
 
     def __init__(self, shape: PPOShape, memory: Tensor, index: int) -> None:
         model = shape.model

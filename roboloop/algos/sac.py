@@ -1,4 +1,8 @@
-"""Soft actor-critic (arXiv:1812.05905): twin critics, learned temperature, gradients of a batch computed in shards."""
+"""Soft actor-critic (arXiv:1812.05905): twin critics, learned temperature, gradients of a batch computed in shards.
+
+Of one task or of several: then a batch lies task by task, each task has its own temperature, and the config says what
+the networks share (``docs/algorithms/mtsac.md``).
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,16 @@ import numpy as np
 import torch
 
 from roboloop.algos.adam import MAX_ADAM_STEP
-from roboloop.algos.config import SACConfig
+from roboloop.algos.config import MTSACConfig, SACSettings
+from roboloop.algos.losses import task_weights
+from roboloop.algos.multitask import make_reward_scale, tasks_of
 from roboloop.algos.policy import ActionScale, ActorPolicy
-from roboloop.algos.sac_shard import METRICS, SACShape, SACShard
+from roboloop.algos.sac_shard import SACShape
 from roboloop.algos.shards import ShardPool
 from roboloop.algos.temperature import Fixed, Learned, Temperature
 from roboloop.core.errors import ConfigError
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
-from roboloop.core.types import Batch, BatchSpec, EnvSpec, Metrics, State
+from roboloop.core.types import Array, Batch, BatchSpec, EnvSpec, Metrics, State
 from roboloop.nets.flat import Layout, clone, restore
 from roboloop.nets.mlp import initialise
 from roboloop.nets.normalize import Identity, Normalizer, RunningNorm
@@ -23,18 +29,21 @@ from roboloop.nets.normalize import Identity, Normalizer, RunningNorm
 NETS = ("critics", "targets")
 """Networks that only training needs; the actor is saved with the policy, which can be loaded alone."""
 MOMENTS = {"actor": ("actor_m", "actor_v"), "critics": ("critics_m", "critics_v")}
-INPUTS = ("obs_pair", "noise_pair", "action", "reward", "discount", "alpha", "step")
+INPUTS = ("obs_pair", "noise_pair", "action", "reward", "discount", "alpha", "weight", "step")
 
 
 class SAC:
     """The Algorithm: ``update`` takes one step of critics, actor, temperature and targets."""
 
-    def __init__(self, cfg: SACConfig, spec: EnvSpec, frame_stack: int, seed: int, device: str = "cpu") -> None:
+    def __init__(self, cfg: SACSettings, spec: EnvSpec, frame_stack: int, seed: int, device: str = "cpu") -> None:
         cfg.check()
         refuse_what_only_ppo_takes(spec)
         self.cfg = cfg
-        self.needs = BatchSpec(cfg.batch_size, cfg.n_step, cfg.gamma, frame_stack)
-        self._shape = SACShape(cfg, frame_stack * math.prod(spec.obs_shape), spec.action_dim)
+        self._tasks = tasks_of(cfg, spec, frame_stack)
+        num_tasks = max(1, len(self._tasks))
+        self.needs = BatchSpec(cfg.batch_size, cfg.n_step, cfg.gamma, frame_stack, num_tasks)
+        self._shape = SACShape(cfg, frame_stack * math.prod(spec.obs_shape), spec.action_dim, num_tasks)
+        self._phases, self._names = self._shape.phases, self._shape.metrics
         self._pool = ShardPool(self._shape, self._shape.memory().size, cfg.shards, cfg.processes, device)
         self._mem = self._shape.memory().views(self._pool.memory)
         # what changes at each update is written through numpy: in place on the CPU, staged for other devices
@@ -47,7 +56,8 @@ class SAC:
         self._mem["targets"].copy_(self._mem["critics"])
         self._noise_rng = stream(seed, "sac-noise")
         self._scale = ActionScale(spec)
-        self._temperature = make_temperature(cfg, spec.action_dim)
+        self._temperatures = [make_temperature(cfg, spec.action_dim) for _ in range(num_tasks)]
+        self._scaled_reward = make_reward_scale(cfg, num_tasks)
         self._norm: Normalizer = RunningNorm(self._shape.obs_dim) if cfg.normalize_obs else Identity()
         self._policy = ActorPolicy(self._layouts["actor"].views(self._mem["actor"]), spec, self._norm)
         self.num_updates = 0
@@ -61,27 +71,42 @@ class SAC:
     def update(self, batch: Batch) -> Metrics:
         """Take one gradient step on a batch (algorithm 1 of the paper)."""
         self._load_batch(batch)
-        self._pool.run(SACShard.PHASES)
+        self._pool.run(self._phases)
         self.num_updates += 1
         self._policy.version = self.num_updates
-        metrics = dict(zip(METRICS, self._mem["metrics"].sum(0).tolist(), strict=False))
-        metrics["alpha"] = self._temperature.alpha
-        self._temperature.update(metrics["entropy"])
+        metrics = dict(zip(self._names, self._mem["metrics"].sum(0).tolist(), strict=False))
+        entropies = (self._mem["entropy"].sum(0) * self._shape.num_tasks).tolist()
+        metrics["alpha"] = float(np.mean(self._alphas))
+        for task, alpha, entropy in zip(self._tasks, self._alphas, entropies, strict=False):
+            metrics |= {f"alpha/{task}": alpha, f"entropy/{task}": entropy}
+        for temperature, entropy in zip(self._temperatures, entropies, strict=True):
+            temperature.update(entropy)
         return metrics
 
+    @property
+    def _alphas(self) -> list[float]:
+        return [temperature.alpha for temperature in self._temperatures]
+
+    def _put(self, target: Array, rows: Array) -> None:
+        """Hand rows, which lie task by task, to the shards: each gets as many of each task."""
+        parts = rows.reshape(self._shape.num_tasks, self.cfg.shards, -1, *rows.shape[1:]).swapaxes(0, 1)
+        np.copyto(target.reshape(parts.shape), parts)
+
     def _load_batch(self, batch: Batch) -> None:
-        host, lead = self._host, (self.cfg.shards, self._shape.rows)
+        host = self._host
         obs, next_obs = (o.reshape(self.cfg.batch_size, -1) for o in (batch.obs, batch.next_obs))
         self._norm.update(obs)
-        np.copyto(host["obs_pair"][:, 0], self._norm(obs).reshape(*lead, -1))
-        np.copyto(host["obs_pair"][:, 1], self._norm(next_obs).reshape(*lead, -1))
-        np.copyto(host["action"], self._scale.to_unit(batch.action).reshape(*lead, -1))
-        np.multiply(batch.reward.reshape(lead), self.cfg.reward_scale, out=host["reward"], casting="same_kind")
-        np.copyto(host["discount"], batch.discount.reshape(lead))
+        self._put(host["obs_pair"][:, 0], self._norm(obs))
+        self._put(host["obs_pair"][:, 1], self._norm(next_obs))
+        self._put(host["action"], self._scale.to_unit(batch.action))
+        self._put(host["reward"], self._scaled_reward(batch.reward))
+        self._put(host["discount"], batch.discount)
         # all noise is drawn here, so that the shards are pure functions of what they are given
         self._noise_rng.standard_normal(out=host["noise_pair"], dtype=np.float32)
         host["step"][0] = min(self.num_updates + 1, MAX_ADAM_STEP)
-        host["alpha"][0] = self._temperature.alpha
+        host["alpha"][:] = self._alphas
+        if isinstance(self.cfg, MTSACConfig) and self.cfg.task_weights == "temperature":
+            host["weight"][:] = task_weights(self._alphas)
         if self._pool.memory.device.type != "cpu":
             for name, values in host.items():
                 self._mem[name].copy_(torch.from_numpy(values))
@@ -92,7 +117,9 @@ class SAC:
         for net, moments in MOMENTS.items():
             state[f"{net}_adam"] = {m: clone(self._layouts[net].views(self._mem[m])) for m in moments}
         state["policy"] = self._policy.state()
-        state["temperature"] = self._temperature.state()
+        temperatures = [temperature.state() for temperature in self._temperatures]
+        state["temperature"] = temperatures if self._tasks else temperatures[0]
+        state["reward_scale"] = self._scaled_reward.state()
         state["noise_rng"] = get_rng_state(self._noise_rng)
         state["num_updates"] = self.num_updates
         return state
@@ -107,7 +134,10 @@ class SAC:
         for name, source in sources.items():
             restore(layouts[name].views(self._mem[name]), source, name)
         self._norm.load(state["policy"]["norm"])
-        self._temperature.load(state["temperature"])
+        temperatures = state["temperature"] if self._tasks else [state["temperature"]]
+        for temperature, saved in zip(self._temperatures, temperatures, strict=True):
+            temperature.load(saved)
+        self._scaled_reward.load(state.get("reward_scale", {}))
         set_rng_state(self._noise_rng, state["noise_rng"])
         self.num_updates = self._policy.version = int(state["num_updates"])
 
@@ -129,7 +159,7 @@ def refuse_what_only_ppo_takes(spec: EnvSpec) -> None:
         raise ConfigError(f"SAC needs plain observations, not the fields {fields}; PPO takes them: --algo ppo")
 
 
-def make_temperature(cfg: SACConfig, action_dim: int) -> Temperature:
+def make_temperature(cfg: SACSettings, action_dim: int) -> Temperature:
     """Return the temperature that the config asks for; the default target is Haarnoja's -dim(A)."""
     if cfg.alpha is not None:
         return Fixed(cfg.alpha)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from roboloop.algos.adam import FlatAdam
-from roboloop.algos.config import SACConfig
+from roboloop.algos.config import MTSACConfig, SACConfig, SACSettings
+from roboloop.algos.gradient_step import GradientStep, PlainStep
 from roboloop.algos.losses import (
     TensorMetrics,
     actor_loss,
@@ -18,38 +18,52 @@ from roboloop.algos.losses import (
     critic_loss_gradient,
     td_target,
 )
-from roboloop.algos.shards import stretch, sum_in_order
+from roboloop.algos.shards import stretch
 from roboloop.core.config import override, to_dict
-from roboloop.nets.flat import ALIGN, Layout, Views
+from roboloop.nets.flat import ALIGN, Layout, Views, aligned
 from roboloop.nets.heads import sample, sample_gradient
 from roboloop.nets.layers import Scratch
-from roboloop.nets.mlp import MLP, Ensemble, MLPSpec
-
-METRICS = ("critic_loss", "q_mean", "actor_loss", "entropy")
+from roboloop.nets.mlp import Ensemble, MLPSpec, NetSpec
+from roboloop.nets.soft_modules import SoftModules, SoftSpec, evenness
 
 
 @dataclass(frozen=True)
 class SACShape:
     """All sizes of an update: what every process must know to lay out the shared memory alike."""
 
-    cfg: SACConfig
+    cfg: SACSettings
     obs_dim: int
     action_dim: int
+    num_tasks: int = 1
+    """Parts of a shard's rows, one after another and equally large; of a set, observations end with the task."""
 
     @property
     def rows(self) -> int:
-        """Transitions per shard."""
+        """Transitions per shard, of all tasks."""
         return self.cfg.batch_size // self.cfg.shards
 
     @property
-    def actor_spec(self) -> MLPSpec:
+    def actor_spec(self) -> NetSpec:
         """Observation to mean and log std."""
-        return MLPSpec((self.obs_dim, *self.cfg.hidden, 2 * self.action_dim), self.cfg.layer_norm)
+        return self._net(0, 2 * self.action_dim)
 
     @property
-    def critic_spec(self) -> MLPSpec:
+    def critic_spec(self) -> NetSpec:
         """Observation and action to value."""
-        return MLPSpec((self.obs_dim + self.action_dim, *self.cfg.hidden, 1), self.cfg.layer_norm)
+        return self._net(self.action_dim, 1)
+
+    def _net(self, action_dim: int, outputs: int) -> NetSpec:
+        """Return the network from observation and action to some numbers."""
+        cfg, inputs, tasks = self.cfg, self.obs_dim + action_dim, self.num_tasks
+        if not isinstance(cfg, MTSACConfig) or cfg.net == "plain":
+            return MLPSpec((inputs, *cfg.hidden, outputs), cfg.layer_norm)
+        if cfg.net == "heads":
+            widths = (inputs, *cfg.hidden, *cfg.head_hidden, outputs)
+            return MLPSpec(widths, cfg.layer_norm, groups=tasks, num_shared=len(cfg.hidden))
+        return SoftSpec(
+            self.obs_dim - tasks, tasks, action_dim, outputs, cfg.modules, cfg.module_layers, cfg.module_width,
+            cfg.hidden, cfg.gate_hidden,
+        )  # fmt: skip
 
     @property
     def actor(self) -> Layout:
@@ -63,12 +77,26 @@ class SACShape:
 
     def to_data(self) -> dict[str, Any]:
         """Return the shape as plain data."""
-        return {"cfg": to_dict(self.cfg), "obs_dim": self.obs_dim, "action_dim": self.action_dim}
+        sizes = {"obs_dim": self.obs_dim, "action_dim": self.action_dim, "num_tasks": self.num_tasks}
+        return {"cfg": to_dict(self.cfg), **sizes}
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> SACShape:
         """Return the shape that ``to_data`` described."""
-        return cls(override(SACConfig(), data["cfg"]), data["obs_dim"], data["action_dim"])
+        kinds: dict[str, SACSettings] = {"sac": SACConfig(), "mtsac": MTSACConfig()}
+        return cls(**{**data, "cfg": override(kinds[data["cfg"]["name"]], data["cfg"])})
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of what is said of an update; of soft modules also how evenly they are mixed."""
+        layers = self.actor_spec.layers if isinstance(self.actor_spec, SoftSpec) else 0
+        return ("critic_loss", "q_mean", "actor_loss", "entropy", *(f"evenness/layer{i}" for i in range(layers)))
+
+    @property
+    def phases(self) -> tuple[str, ...]:
+        """What an update is made of."""
+        limited = "critic_gradients", "critic_sum", "critic_step", "actor_gradients", "actor_sum", "actor_step"
+        return limited if self.cfg.max_grad_norm else SACShard.PHASES[:4]
 
     def make_shard(self, memory: Tensor, index: int) -> SACShard:
         """Build one shard over the shared memory."""
@@ -83,14 +111,18 @@ class SACShape:
             "targets": (critics,),
             "obs_pair": (shards, 2, rows, self.obs_dim), "noise_pair": (shards, 2, rows, self.action_dim),
             "action": (shards, rows, self.action_dim), "reward": (shards, rows), "discount": (shards, rows),
-            "alpha": (1,), "step": (1,), "metrics": (shards, ALIGN),
+            "alpha": (self.num_tasks,), "weight": (self.num_tasks,), "step": (1,),
+            "metrics": (shards, aligned(len(self.metrics))),
+            "entropy": (shards, self.num_tasks), "actor_squares": (shards, ALIGN), "critics_squares": (shards, ALIGN),
         })  # fmt: skip
 
 
 class SACShard:
     """Computes its rows' gradients and moves its stretch of the parameters; keeps nothing between updates."""
 
-    PHASES = ("critic_gradients", "critic_step", "actor_gradients", "actor_step")
+    PHASES: ClassVar[tuple[str, ...]] = (
+        "critic_gradients", "critic_step", "actor_gradients", "actor_step", "critic_sum", "actor_sum",
+    )  # fmt: skip
 
     def __init__(self, shape: SACShape, memory: Tensor, index: int) -> None:
         self._shape, self._cfg, self._rows = shape, shape.cfg, shape.rows
@@ -101,7 +133,9 @@ class SACShard:
         self._obs_pair = mem["obs_pair"][index].unbind(0)
         self._both_obs, self._both_noise = mem["obs_pair"][index].flatten(0, 1), mem["noise_pair"][index].flatten(0, 1)
         self._action, self._reward = mem["action"][index], mem["reward"][index]
-        self._discount, self._alpha, self._metrics = mem["discount"][index], mem["alpha"], mem["metrics"][index]
+        self._discount, self._metrics, self._entropy = (mem[n][index] for n in ("discount", "metrics", "entropy"))
+        self._alpha, self._weight, self._names = mem["alpha"], mem["weight"], shape.metrics
+        self._has_weights = isinstance(self._cfg, MTSACConfig) and self._cfg.task_weights != "equal"
         # critic inputs [obs | action]: of the batch, of the successor with a fresh action, of the state with one
         self._x, self._x_next, self._x_fresh = (torch.empty(self._rows, width, device=device) for _ in range(3))
 
@@ -111,7 +145,8 @@ class SACShard:
         critics = shape.critics.views(mem["critics"])
         critics_grad = shape.critics.views(mem["critics_grad"][index])
         actor_grad = shape.actor.views(mem["actor_grad"][index])
-        self._actor = MLP(shape.actor_spec, shape.actor.views(mem["actor"]), actor_grad, 2 * rows, scratch, "actor")
+        actor = shape.actor.views(mem["actor"])
+        self._actor = shape.actor_spec.build(actor, actor_grad, 2 * rows, scratch, "actor", blocks=2)
         self._critics = Ensemble(shape.critic_spec, size, critics, critics_grad, rows, scratch)
         self._frozen_critics = Ensemble(shape.critic_spec, size, critics, None, rows, scratch)
         targets = shape.critics.views(mem["targets"])
@@ -119,12 +154,10 @@ class SACShard:
 
     def _build_steps(self, mem: Views, index: int) -> None:
         cfg = self._cfg
-        critics, actor = (stretch(mem[net].numel(), cfg.shards, index) for net in ("critics", "actor"))
-        self._critic_adam = flat_adam(mem, "critics", critics, cfg.critic_lr)
-        self._actor_adam = flat_adam(mem, "actor", actor, cfg.actor_lr)
-        self._critic_grads = list(mem["critics_grad"][:, critics])
-        self._actor_grads = list(mem["actor_grad"][:, actor])
+        critics = stretch(mem["critics"].numel(), cfg.shards, index)
         self._critic_part, self._target_part = mem["critics"][critics], mem["targets"][critics]
+        self._critic_move = make_step(mem, "critics", index, cfg.critic_lr, cfg.max_grad_norm)
+        self._actor_move = make_step(mem, "actor", index, cfg.actor_lr, cfg.max_grad_norm)
 
     def run(self, phase: str) -> None:
         """Run one of PHASES."""
@@ -132,7 +165,7 @@ class SACShard:
 
     def critic_gradients(self) -> None:
         """Draw fresh actions in both states, then the gradient of the Bellman error."""
-        rows, alpha = self._rows, float(self._alpha)
+        rows, alpha = self._rows, self._alphas()
         obs, next_obs = self._obs_pair
         # one pass for both states: the actor does not change before its own step
         self._drawn = drawn = sample(self._actor.forward(self._both_obs), self._both_noise)
@@ -142,33 +175,63 @@ class SACShard:
         next_q = self._targets.forward(self._x_next)
         target = td_target(self._reward, self._discount, next_q, drawn.log_prob[rows:], alpha)
         q = self._critics.forward(self._x)
-        self._critics.backward(critic_loss_gradient(q, target, self._cfg.batch_size))
+        self._critics.backward(self._weighed(critic_loss_gradient(q, target, self._cfg.batch_size)))
         self._report(critic_loss(q, target, self._cfg.batch_size)[1])
 
     def critic_step(self) -> None:
-        """Sum the shards' gradients in order and move this stretch of critics and targets."""
-        self._critic_adam.update(sum_in_order(self._critic_grads))
+        """Move this stretch of critics and targets by the sum of all shards' gradients."""
+        self._critic_move.move()
         self._target_part.lerp_(self._critic_part, self._cfg.tau)
 
     def actor_gradients(self) -> None:
         """Follow the moved critics' gradient into the actions drawn before, and on into the actor."""
-        alpha, batch_size = float(self._alpha), self._cfg.batch_size
+        alpha, batch_size = self._alphas(), self._cfg.batch_size
         drawn = self._drawn.first(self._rows)
         q = self._frozen_critics.forward(self._x_fresh)
         d_q, d_log_prob = actor_loss_gradient(q, alpha, batch_size)
-        d_action = self._frozen_critics.backward_inputs_from(d_q, self._shape.obs_dim)
+        d_action = self._frozen_critics.backward_inputs_from(self._weighed(d_q), self._shape.obs_dim)
+        if isinstance(d_log_prob, Tensor):
+            d_log_prob = self._weighed(d_log_prob)
         self._actor.backward(sample_gradient(drawn, d_action, d_log_prob))
         self._report(actor_loss(q, drawn.log_prob, alpha, batch_size)[1])
+        if isinstance(self._actor, SoftModules):
+            even = [evenness(p[: self._rows]).sum() * (1.0 / batch_size) for p in self._actor.routing]
+            self._report({f"evenness/layer{i}": value for i, value in enumerate(even)})
+        self._entropy[:] = drawn.log_prob.view(self._shape.num_tasks, -1).sum(1) * (-1.0 / batch_size)
 
     def actor_step(self) -> None:
-        """Sum the shards' gradients in order and move this stretch of the actor."""
-        self._actor_adam.update(sum_in_order(self._actor_grads))
+        """Move this stretch of the actor by the sum of all shards' gradients."""
+        self._actor_move.move()
+
+    def critic_sum(self) -> None:
+        """Sum this stretch of the critics' gradients, where its length must be known before they move."""
+        assert isinstance(self._critic_move, GradientStep)
+        self._critic_move.sum()
+
+    def actor_sum(self) -> None:
+        """Sum this stretch of the actor's gradient, where its length must be known before it moves."""
+        assert isinstance(self._actor_move, GradientStep)
+        self._actor_move.sum()
+
+    def _alphas(self) -> float | Tensor:
+        """Return the temperature, or each row's where there are several tasks."""
+        return float(self._alpha) if self._shape.num_tasks == 1 else self._by_row(self._alpha)
+
+    def _by_row(self, by_task: Tensor) -> Tensor:
+        return by_task.repeat_interleave(self._rows // self._shape.num_tasks)
+
+    def _weighed(self, gradient: Tensor) -> Tensor:
+        """Multiply a gradient ``[..., rows]`` by the weight of each row's task, in place."""
+        return gradient.mul_(self._by_row(self._weight)) if self._has_weights else gradient
 
     def _report(self, metrics: TensorMetrics) -> None:
         for name, value in metrics.items():
-            self._metrics[METRICS.index(name)] = value
+            self._metrics[self._names.index(name)] = value
 
 
-def flat_adam(mem: Views, net: str, part: slice, lr: float) -> FlatAdam:
-    """Return the optimiser of one stretch of a network."""
-    return FlatAdam(mem[net][part], mem[f"{net}_m"][part], mem[f"{net}_v"][part], mem["step"][0], lr)
+def make_step(mem: Views, net: str, index: int, lr: float, max_grad_norm: float) -> PlainStep | GradientStep:
+    """Return how a shard moves its stretch of a network."""
+    own = {name: mem[f"{net}_{name}"] for name in ("grad", "m", "v", "squares")} | {"step": mem["step"]}
+    if not max_grad_norm:
+        return PlainStep(own, mem[net], index, lr)
+    return GradientStep({**own, "lr": torch.tensor([lr])}, mem[net], index, max_grad_norm)

@@ -9,7 +9,7 @@ import sys
 import time
 import weakref
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -27,6 +27,9 @@ SPIN_S = 0.02
 
 class Shard(Protocol):
     """One part of the work: phases that read and write only shared memory and the shard's own scratch."""
+
+    PHASES: ClassVar[tuple[str, ...]]
+    """All that it can be told to run."""
 
     def run(self, phase: str) -> None:
         """Do this shard's part of a phase."""
@@ -60,6 +63,7 @@ class ShardPool:
         self.memory = floats_of(self._shared) if device == "cpu" else torch.zeros(num_floats, device=device)
         self._control = Control(self._shared)
         self._shards = [work.make_shard(self.memory, i) for i in range(shards)]
+        self._phases = type(self._shards[0]).PHASES
         kind = f"{type(work).__module__}:{type(work).__qualname__}"
         self._job = {"kind": kind, "work": work.to_data(), "shards": shards, "processes": self._processes}
         self._helpers: list[Child] = []
@@ -67,7 +71,7 @@ class ShardPool:
         self._word = 0
 
     def run(self, phases: Sequence[str]) -> None:
-        """Run the shards' PHASES (or the first of them) in order, each on all shards before the next begins."""
+        """Run some of the shards' PHASES in order, each on all shards before the next begins."""
         if not self._started:
             self._start()
         # until the helpers have imported torch, this process does their shards too: same bits, no waiting
@@ -75,9 +79,9 @@ class ShardPool:
         own = self._shards[:: self._processes] if helpers else self._shards
         torch.set_flush_denormal(True)  # Adam moments of dead units decay into denormals, which are slow
         try:
-            for index, phase in enumerate(phases):
+            for phase in phases:
                 if helpers:
-                    self._post(index, helpers)
+                    self._post(self._phases.index(phase), helpers)
                 for shard in own:
                     shard.run(phase)
                 for number, helper in enumerate(helpers):

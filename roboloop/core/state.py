@@ -62,6 +62,8 @@ def dtype_from_data(data: Any) -> np.dtype[Any]:
 
 def spec_to_data(spec: EnvSpec) -> dict[str, Any]:
     """Return a spec as plain data that JSON can carry."""
+    # data of one task is what it was before there were several
+    tasks = {"tasks": list(spec.tasks), "one_task_each": spec.one_task_each} if spec.tasks else {}
     return {
         "obs_shape": list(spec.obs_shape),
         "obs_dtype": dtype_to_data(spec.obs_dtype),
@@ -70,14 +72,14 @@ def spec_to_data(spec: EnvSpec) -> dict[str, Any]:
         "max_episode_steps": spec.max_episode_steps,
         "protocol": dict(spec.protocol),
         "action_choices": list(spec.action_choices),
-        "tasks": list(spec.tasks),
+        **tasks,
     }
 
 
 def spec_from_data(data: dict[str, Any]) -> EnvSpec:
     """Return the spec that ``spec_to_data`` described."""
-    tuples = {n: tuple(data[n]) for n in ("obs_shape", "action_low", "action_high", "action_choices")}
-    tuples["tasks"] = tuple(data.get("tasks", ()))  # older datasets and checkpoints do not name any
+    names = ("obs_shape", "action_low", "action_high", "action_choices", "tasks")
+    tuples = {n: tuple(data[n]) for n in names if n in data}
     return EnvSpec(**{**data, **tuples, "obs_dtype": dtype_from_data(data["obs_dtype"])})
 
 

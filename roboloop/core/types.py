@@ -32,6 +32,13 @@ class EnvSpec:
     columns: a choice is stored as its number."""
     tasks: tuple[str, ...] = ()
     """Names of its tasks, the main one first; empty = one nameless task."""
+    one_task_each: bool = False
+    """Whether environment e only ever does task e mod K; else each environment can be asked for all of them."""
+
+    @property
+    def own_tasks(self) -> tuple[str, ...]:
+        """The tasks of which each environment does one; empty where all do the same."""
+        return self.tasks if self.one_task_each else ()
 
     @property
     def action_dim(self) -> int:
@@ -129,6 +136,8 @@ class BatchSpec(NamedTuple):
     n_step: int
     gamma: float
     frame_stack: int
+    num_tasks: int = 1
+    """Parts of a batch, one after another and equally large: part k is of environments e with e mod K = k."""
 
 
 class Batch(NamedTuple):

@@ -121,6 +121,11 @@ class Schema:
         """The task that episodes without a task of their own are of."""
         return str(self.spec.protocol.get("task", self.env_id))
 
+    def task_of(self, env: int) -> str:
+        """Return the task of an environment's episodes."""
+        tasks = self.spec.own_tasks or (self.task,)
+        return tasks[env % len(tasks)]
+
     def __post_init__(self) -> None:
         check_codec(self.codec)
         if self.chunk_rows < 1:

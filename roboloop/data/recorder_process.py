@@ -109,7 +109,7 @@ class Writer:
             self._shard_bytes = min(max(cfg.budget_bytes // SHARDS_PER_BUDGET, SHARD_BYTES[0]), SHARD_BYTES[1])
         schema = Schema.of(job["env_id"], spec, job["about"])
         self._store = StoreWriter(self._directory, schema, self._shard_bytes)
-        self._task, self._chunk_rows = schema.task, schema.chunk_rows
+        self._schema, self._chunk_rows = schema, schema.chunk_rows
         self._step = 0
         self._used = self._store.disk_bytes
         self._limit = 0  # looked up when it matters
@@ -146,7 +146,7 @@ class Writer:
     def take(self, packet: Packet) -> None:
         """Write the episodes that a packet completes and that are worth it."""
         for episode, end in self._assembler.add(packet):
-            facts = facts_at(episode, end, self._task, self._segment, self._seed)
+            facts = facts_at(episode, end, self._schema, self._segment, self._seed)
             self._step = max(self._step, facts.step)
             with _disk_faults():
                 self._keep(episode, facts, bool(end["is_expert"]))

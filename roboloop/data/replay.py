@@ -102,8 +102,8 @@ class Replay:
             self._close_episode(env, self._obs[env, slot].copy())
 
     def sample(self) -> Batch:
-        """Draw transitions uniformly; the arrays are reused by the next call."""
-        env, row = self._draw(self.needs.size)
+        """Draw transitions uniformly, of each task as many; the arrays are reused by the next call."""
+        env, row = self._draw()
         last, discount, reward = self._window(env, row)
         batch, flat_obs = self._batch, self._obs.reshape(-1, *self._obs.shape[2:])
         start = env * self._rows
@@ -119,18 +119,25 @@ class Replay:
             self._stack(env, last + 1, self._age.reshape(-1)[start + last % self._rows] + 1, batch.next_obs)
         return batch
 
-    def _draw(self, count: int) -> tuple[Array, Array]:
-        """Return environments and rows of uniformly drawn steps (FINAL rows are drawn again)."""
+    def _draw(self) -> tuple[Array, Array]:
+        """Return environments and rows of steps, drawn uniformly and equally many of each task."""
+        tasks = self.needs.num_tasks
+        parts = [self._draw_among(self._env_index[k::tasks], self.needs.size // tasks) for k in range(tasks)]
+        return np.concatenate([env for env, _ in parts]), np.concatenate([row for _, row in parts])
+
+    def _draw_among(self, envs: Array, count: int) -> tuple[Array, Array]:
+        """Return some of these environments and rows of steps in them (FINAL rows are drawn again)."""
+        head, tail = self._head[envs], self._tail()[envs]
         # once the ring has wrapped, the oldest rows no longer have their whole stack behind them
-        oldest = self._tail() + np.where(self._head >= self._rows, self.needs.frame_stack - 1, 0)
-        ends = np.cumsum(self._head - oldest)
-        begins = ends - (self._head - oldest)
+        oldest = tail + np.where(head >= self._rows, self.needs.frame_stack - 1, 0)
+        ends = np.cumsum(head - oldest)
+        begins = ends - (head - oldest)
         env, row = np.empty(count, np.int64), np.empty(count, np.int64)
         todo = np.arange(count)
         while todo.size:
             draw = self._rng.integers(ends[-1], size=todo.size)
             e = np.searchsorted(ends, draw, side="right") if len(ends) > 1 else np.zeros(todo.size, np.int64)
-            env[todo], row[todo] = e, oldest[e] + draw - begins[e]
+            env[todo], row[todo] = envs[e], oldest[e] + draw - begins[e]
             todo = todo[self._flags[env[todo], row[todo] % self._rows] == FINAL]
         return env, row
 

@@ -16,6 +16,26 @@ MT10 = (
 )
 """Meta-World's ten-task benchmark; ``metaworld/0`` is its first task."""
 
+MT25 = (
+    *MT10,
+    "coffee-pull-v3",
+    "pick-out-of-hole-v3",
+    "disassemble-v3",
+    "pick-place-wall-v3",
+    "basketball-v3",
+    "stick-pull-v3",
+    "button-press-wall-v3",
+    "faucet-open-v3",
+    "door-lock-v3",
+    "lever-pull-v3",
+    "sweep-into-v3",
+    "faucet-close-v3",
+    "coffee-button-v3",
+    "button-press-topdown-wall-v3",
+    "dial-turn-v3",
+)
+"""Its benchmark of 25 tasks."""
+
 METAWORLD = (
     "assembly-v3",
     "basketball-v3",
@@ -69,6 +89,14 @@ METAWORLD = (
     "window-open-v3",
 )
 """All tasks of Meta-World v3."""
+
+METAWORLD_SETS = {
+    "mt3": ("reach-v3", "window-open-v3", "drawer-close-v3"),
+    "mt10": MT10,
+    "mt25": MT25,
+    "mt50": METAWORLD,
+}
+"""Sets of tasks by name; the first is ours, the others are Meta-World's benchmarks."""
 
 GYM = (
     "HalfCheetah-v5",
@@ -171,8 +199,8 @@ DOOM = (
     "take-cover",
 )
 """The single-player scenarios that ViZDoom's wheel ships."""
-TINY = ("point", "recall")
-"""Our own: a point to steer, and a cue to remember."""
+TINY = ("point", "mirror", "recall")
+"""Our own: a point to steer, one that moves the other way, and a cue to remember."""
 
 ENVPOOL = (
     *(f"metaworld/{task}" for task in MT10),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import re
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -11,11 +13,12 @@ from typing import Any, cast
 from roboloop.core.errors import ConfigError, nearest, needs_extra
 from roboloop.core.stop import StopRequest
 from roboloop.core.tasks import task_index
-from roboloop.core.types import Env, PortablePolicy
+from roboloop.core.types import Env, EnvSpec, PortablePolicy
 from roboloop.envs import names
 from roboloop.envs.auxiliary import AuxiliaryTasks
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.headless import prefer_egl
+from roboloop.envs.task_set import SEPARATOR, MemberEnv, MemberExperts
 
 SUITES = {
     "metaworld": "roboloop.envs.metaworld:make",
@@ -56,6 +59,10 @@ PACKAGES = {
 """Top-level modules whose absence means that the suite's extra is not installed."""
 
 
+MAX_NAME = 100
+"""Longest name of a task in a path."""
+
+
 def resolve(path: str) -> Callable[..., Any]:
     """Import ``module:function``."""
     module, function = path.split(":")
@@ -75,7 +82,9 @@ def split(env_id: str) -> tuple[str, str]:
         )
     if not task:
         raise ConfigError(f"env {env_id!r} names no task")
-    return suite, _metaworld_task(task) if suite == "metaworld" else task
+    if suite == "metaworld" and task not in names.METAWORLD_SETS:
+        task = SEPARATOR.join(map(_metaworld_task, task.split(SEPARATOR)))
+    return suite, task
 
 
 def _metaworld_task(task: str) -> str:
@@ -83,18 +92,43 @@ def _metaworld_task(task: str) -> str:
     if task.isdecimal() and int(task) < len(names.MT10):
         return names.MT10[int(task)]
     if task not in names.METAWORLD:
-        raise ConfigError(f"unknown Meta-World task {task!r}{nearest(task, names.METAWORLD)}")
+        known = (*names.METAWORLD, *names.METAWORLD_SETS)
+        raise ConfigError(f"unknown Meta-World task {task!r}{nearest(task, known)}")
     return task
+
+
+def task_set(env_id: str) -> tuple[str, ...]:
+    """Return the tasks of an id that names several, such as ``metaworld/mt3`` or ``tiny/point+mirror``; else none."""
+    suite, task = split(env_id)
+    if suite == "metaworld" and task in names.METAWORLD_SETS:
+        return names.METAWORLD_SETS[task]
+    if SEPARATOR not in task:
+        return ()
+    tasks = tuple(task.split(SEPARATOR))
+    if "" in tasks:
+        raise ConfigError(f"env {env_id!r} names no task beside a {SEPARATOR!r}")
+    twice = [name for name in tasks if tasks.count(name) > 1]
+    if twice:
+        raise ConfigError(f"env {env_id!r} names {twice[0]} twice")
+    return tasks
 
 
 def task_name(env_id: str) -> str:
     """Return the short path-safe name of a task, as used in run directories."""
-    return re.sub(r"[^\w.+-]", "-", split(env_id)[1]).lstrip(".") or "task"
+    name = re.sub(r"[^\w.+-]", "-", split(env_id)[1]).lstrip(".") or "task"
+    # what names many tasks would be too long for a directory
+    return name if len(name) <= MAX_NAME else f"{name[:MAX_NAME]}-{zlib.crc32(name.encode()):08x}"
 
 
 def known_ids() -> list[str]:
     """Return the ids worth listing; any other Gymnasium or DM Control task can be made too."""
-    tasks = {"metaworld": names.METAWORLD, "gym": names.GYM, "dmc": names.DMC, "doom": names.DOOM, "tiny": names.TINY}
+    tasks = {
+        "metaworld": (*names.METAWORLD, *names.METAWORLD_SETS),
+        "gym": names.GYM,
+        "dmc": names.DMC,
+        "doom": names.DOOM,
+        "tiny": names.TINY,
+    }
     tasks |= {"envpool": names.ENVPOOL, "panda": names.PANDA, "play": names.PLAY}
     return [f"{suite}/{task}" for suite in SUITES for task in tasks[suite]]
 
@@ -107,12 +141,42 @@ def _needs(suite: str) -> Iterator[None]:
         yield
 
 
-def make(cfg: EnvConfig, evaluation: bool = False) -> Env:
-    """Make one environment; evaluation only changes the horizon."""
+def make(cfg: EnvConfig, evaluation: bool = False, column: int = 0) -> Env:
+    """Make one environment; evaluation only changes the horizon. Of a set of K tasks, column e does task e mod K."""
     cfg.check()
     suite, task = split(cfg.id)
+    tasks = task_set(cfg.id)
     with _needs(suite):
-        return cast("Env", resolve(SUITES[suite])(task, cfg, evaluation))
+        make_one = cast("Callable[[str, EnvConfig, bool], Env]", resolve(SUITES[suite]))
+        if not tasks:
+            return make_one(task, cfg, evaluation)
+        number = column % len(tasks)
+        return MemberEnv(make_one(tasks[number], cfg, evaluation), task, tasks, number)
+
+
+def check_columns(cfg: EnvConfig) -> None:
+    """Refuse environments that do not fall into equally many for each task of a set."""
+    tasks = task_set(cfg.id)
+    if tasks and cfg.num_envs % len(tasks):
+        raise ConfigError(
+            f"env.num_envs must be a multiple of the {len(tasks)} tasks of {cfg.id}, not {cfg.num_envs}: each "
+            "environment does one of them"
+        )
+
+
+def check_members(cfg: EnvConfig) -> None:
+    """Refuse a set of tasks that see or do different things; those of Meta-World never do."""
+    tasks = task_set(cfg.id)
+    if not tasks or split(cfg.id)[0] == "metaworld":
+        return
+    specs: list[EnvSpec] = []
+    for column in range(len(tasks)):
+        env = make(cfg, column=column)
+        specs.append(env.spec)
+        env.close()
+    for task, spec in zip(tasks, specs, strict=True):
+        if dataclasses.replace(spec, protocol=specs[0].protocol) != specs[0]:
+            raise ConfigError(f"{tasks[0]} and {task} cannot be one set: their observations or actions differ")
 
 
 def serve_rig(cfg: EnvConfig, port: int, stop: StopRequest) -> None:
@@ -149,11 +213,16 @@ def scripted_policy(env_id: str, name: str = "") -> PortablePolicy:
 
     An id without a suite is Meta-World's.
     """
-    suite, task = split(env_id if "/" in env_id else f"metaworld/{env_id}")
+    env_id = env_id if "/" in env_id else f"metaworld/{env_id}"
+    suite, task = split(env_id)
     if suite not in EXPERTS:
         known = ", ".join(f"{name}/..." for name in EXPERTS)
         raise ConfigError(f"{env_id} has no scripted expert: there are experts for {known}")
     if name:
         task_index(name, auxiliary_tasks(EnvConfig(id=env_id)).names, env_id)
     with _needs(suite):
-        return cast("PortablePolicy", resolve(EXPERTS[suite])(task, *([name] if name else [])))
+        expert = cast("Callable[..., PortablePolicy]", resolve(EXPERTS[suite]))
+        tasks = task_set(env_id)
+        if tasks:
+            return MemberExperts([expert(name) for name in tasks])
+        return expert(task, name) if name else expert(task)

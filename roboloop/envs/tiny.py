@@ -64,8 +64,9 @@ class Recall:
 class Point:
     """A point on a line moves by up to 0.2 a step; the reward is minus its distance to the goal."""
 
-    def __init__(self) -> None:
+    def __init__(self, sign: float = 1.0) -> None:
         self._x = self._goal = 0.0
+        self._sign = sign
 
     def reset(self, seed: int) -> Array:
         """Draw place and goal."""
@@ -77,7 +78,7 @@ class Point:
         return repeated(self._tick, action, repeat)
 
     def _tick(self, action: Array) -> Outcome:
-        self._x += float(action[0])
+        self._x += self._sign * float(action[0])
         distance = abs(self._x - self._goal)
         return Outcome(self._obs(), -distance, False, False, float(distance < REACHED))
 
@@ -114,7 +115,7 @@ def make(task: str, cfg: EnvConfig, evaluation: bool) -> EpisodeEnv:
         world, choices = Recall(), (NUM_CUES,)
         shape, low, high, horizon = (NUM_CUES + 1,), [0.0], [NUM_CUES - 1.0], RECALL_STEPS
     else:
-        world = Point()
+        world = Point(-1.0 if task == "mirror" else 1.0)
         shape, low, high, horizon = (2,), [-0.2], [0.2], POINT_STEPS
     return EpisodeEnv(
         world,

@@ -26,6 +26,11 @@ class Sample(NamedTuple):
         return Sample(self.action[:rows], self.log_prob[:rows], self.noise_std[:rows], self.raw_log_std[:rows])
 
 
+def add_scaled(x: Tensor, y: Tensor, scale: float | Tensor) -> Tensor:
+    """Return x + scale y in place, with one scale or as many as the shapes ask for."""
+    return x.add_(y, alpha=scale) if isinstance(scale, float) else x.addcmul_(y, scale)
+
+
 def sample(mean_log_std: Tensor, noise: Tensor) -> Sample:
     """Return actions and log-probabilities for network outputs ``[N, 2A]`` and standard normal noise ``[N, A]``."""
     mean, raw_log_std = mean_log_std.chunk(2, dim=1)
@@ -38,11 +43,17 @@ def sample(mean_log_std: Tensor, noise: Tensor) -> Sample:
     return Sample(u.tanh_(), log_prob, noise_std, raw_log_std)
 
 
-def sample_gradient(drawn: Sample, d_action: Tensor, d_log_prob: float) -> Tensor:
-    """Return the gradient of the network outputs ``[N, 2A]`` through a reparametrised sample (Eq. 10)."""
+def sample_gradient(drawn: Sample, d_action: Tensor, d_log_prob: float | Tensor) -> Tensor:
+    """Return the gradient of the network outputs ``[N, 2A]`` through a reparametrised sample (Eq. 10).
+
+    ``d_log_prob`` is the same for all rows, or one each.
+    """
     action, _, noise_std, raw_log_std = drawn
+    if isinstance(d_log_prob, Tensor):
+        d_log_prob = d_log_prob.unsqueeze(1)
     # da/du = 1 - tanh(u)^2 and dlog_prob/du = 2 tanh(u)
-    d_u = torch.addcmul(d_action, d_action, action.square(), value=-1.0).add_(action, alpha=2.0 * d_log_prob)
+    d_u = torch.addcmul(d_action, d_action, action.square(), value=-1.0)
+    d_u = add_scaled(d_u, action, 2.0 * d_log_prob)
     d_log_std = (d_u * noise_std).sub_(d_log_prob)
     clamped = (raw_log_std < LOG_STD_MIN).logical_or_(raw_log_std > LOG_STD_MAX)
     return torch.cat((d_u, d_log_std.masked_fill_(clamped, 0.0)), dim=1)

@@ -44,8 +44,8 @@ def weight_shape(inputs: int, outputs: int) -> tuple[int, int]:
 
 
 def as_in_out(weight: Tensor, bias: Tensor) -> Tensor:
-    """Return the view [in, out] of a weight matrix (or of its gradient), however it lies in memory."""
-    return weight if weight.shape[1] == bias.shape[0] else weight.t()
+    """Return the view [..., in, out] of weight matrices (or of their gradients), however they lie in memory."""
+    return weight if weight.shape[-1] == bias.shape[-1] else weight.mT
 
 
 class Linear:

@@ -66,7 +66,7 @@ def main(channel: Channel) -> None:
     job = channel.receive()
     env = override(EnvConfig(), job["env"])
     policy = build_policy(job["blueprint"])
-    evaluator = Evaluator(lambda: registry.make(env, evaluation=True), env.frame_stack, job["lanes"])
+    evaluator = Evaluator(lambda lane: registry.make(env, True, lane), env.frame_stack, job["lanes"])
     try:
         while True:
             request = channel.receive()

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from roboloop.algos.config import PPOConfig, SACConfig
+from roboloop.algos.config import PPOConfig, SACSettings
 from roboloop.algos.dac_config import DACConfig
 from roboloop.core.config import to_dict
 from roboloop.core.schedules import InSlack, UpdateRatio, WhenFull
@@ -172,7 +172,7 @@ def _off_policy(cfg: Experiment, spec: EnvSpec) -> OffPolicy:
         return make_dac(cfg.algo, spec, experts_of(cfg.algo.expert, spec, cfg), cfg.seed, cfg.device)
     from roboloop.algos.sac import SAC
 
-    assert isinstance(cfg.algo, SACConfig)
+    assert isinstance(cfg.algo, SACSettings)
     return SAC(cfg.algo, spec, cfg.env.frame_stack, cfg.seed, cfg.device)
 
 
@@ -199,6 +199,7 @@ def _offline(cfg: Experiment) -> Parts:
 
 def spec_of(cfg: Experiment) -> EnvSpec:
     """Return shapes and bounds of the environment; it is made once for that."""
+    registry.check_members(cfg.env)
     env = registry.make(cfg.env)
     try:
         return env.spec
@@ -217,7 +218,9 @@ def make_sampler(cfg: Experiment, shape: Shape, policies: tuple[PortablePolicy, 
     if not cfg.sample.workers:
         is_remote = cfg.sample.inference == "central"
         return SerialSampler(
-            lambda: RemoteEnv(cfg.env, shape.spec, cfg.sample.hang_s) if is_remote else registry.make(cfg.env),
+            lambda e: (
+                RemoteEnv(cfg.env, shape.spec, cfg.sample.hang_s, e) if is_remote else registry.make(cfg.env, column=e)
+            ),
             groups, shape, cfg.sample.restarts,
         )  # fmt: skip
     slots = cfg.sample.queue if cfg.sample.free_running else 1
@@ -264,9 +267,10 @@ def policy_of(cfg: Experiment, spec: EnvSpec, state: State) -> PortablePolicy:
 def evaluator(cfg: Experiment, episodes: int) -> Evaluator:
     """Make an evaluator for so many episodes, with the config's evaluation environments."""
     lanes = eval_lanes(cfg.env, episodes)
-    return Evaluator(lambda: registry.make(cfg.env, evaluation=True), cfg.env.frame_stack, lanes)
+    return Evaluator(lambda lane: registry.make(cfg.env, True, lane), cfg.env.frame_stack, lanes)
 
 
 def eval_lanes(env: EnvConfig, episodes: int) -> int:
-    """Return how many evaluation episodes run side by side; a robot is one."""
-    return 1 if env.on_wall_clock else min(episodes, EVAL_LANES)
+    """Return how many evaluation episodes run side by side; a robot is one, and a set has as many of each task."""
+    num_tasks = max(1, len(registry.task_set(env.id)))
+    return 1 if env.on_wall_clock else num_tasks * min(episodes, max(1, EVAL_LANES // num_tasks))

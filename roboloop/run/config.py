@@ -6,10 +6,11 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from roboloop.algos.config import BCConfig, DTConfig, PPOConfig, SACConfig
+from roboloop.algos.config import BCConfig, DTConfig, MTSACConfig, PPOConfig, SACConfig, SACSettings
 from roboloop.algos.dac_config import DACConfig
 from roboloop.core.errors import ConfigError
 from roboloop.data.config import RecordConfig, ReplayConfig
+from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
 from roboloop.sample.config import SampleConfig
 
@@ -98,7 +99,7 @@ class Experiment:
     """Decoded observations of a dataset that are kept in memory."""
     env: EnvConfig = field(default_factory=EnvConfig)
     sample: SampleConfig = field(default_factory=SampleConfig)
-    algo: SACConfig | PPOConfig | DTConfig | BCConfig | DACConfig = field(default_factory=SACConfig)
+    algo: SACConfig | MTSACConfig | PPOConfig | DTConfig | BCConfig | DACConfig = field(default_factory=SACConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     update: UpdateConfig = field(default_factory=UpdateConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
@@ -129,10 +130,11 @@ class Experiment:
         self.sample.check(self.env.num_envs)
         self.record.check(self.env.num_envs)
         self.algo.check()
+        self._check_tasks()
         self._check_evaluation()
         self._check_offline()
         self._check_real_time()
-        if isinstance(self.algo, SACConfig | DACConfig):
+        if isinstance(self.algo, SACSettings | DACConfig):
             self.replay.check(self.env.num_envs, self.algo.batch_size)
         if isinstance(self.algo, DACConfig) and self.env.frame_stack != 1:
             raise ConfigError("dac compares single observations with an expert's: leave env.frame_stack at 1")
@@ -142,12 +144,21 @@ class Experiment:
     @property
     def has_replay(self) -> bool:
         """Whether experience is kept and learned from many times."""
-        return isinstance(self.algo, SACConfig | DACConfig)
+        return isinstance(self.algo, SACSettings | DACConfig)
 
     @property
     def is_offline(self) -> bool:
         """Whether a dataset is learned from, and nothing is collected."""
         return isinstance(self.algo, DTConfig | BCConfig)
+
+    def _check_tasks(self) -> None:
+        if not self.is_offline:  # the environment is then only evaluated in
+            registry.check_columns(self.env)
+        num_tasks, in_group = len(registry.task_set(self.env.id)), self.env.num_envs // self.sample.groups
+        if isinstance(self.algo, MTSACConfig) and self.sample.free_running and num_tasks and in_group % num_tasks:
+            raise ConfigError(
+                f"with sample.free_running each group needs every task: {in_group} envs are no multiple of {num_tasks}"
+            )
 
     def _check_evaluation(self) -> None:
         if self.eval.episodes and self.env.panda.address and not self.is_offline:

@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +38,20 @@ class Summary:
     return_low: float
     return_high: float
     length: float
+    by_task: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Of a set of tasks: success, its interval and the return of each."""
 
     def metrics(self) -> dict[str, float]:
         """Return the summary as metric names."""
-        return {f"eval/{k.removeprefix('episode_')}": v for k, v in asdict(self).items() if k != "episodes"}
+        whole = {k: v for k, v in asdict(self).items() if k not in ("episodes", "by_task")}
+        metrics = {f"eval/{k.removeprefix('episode_')}": v for k, v in whole.items()}
+        of_tasks = {f"eval/{k}/{task}": facts[k] for task, facts in self.by_task.items() for k in ("success", "return")}
+        return metrics | of_tasks
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Which episodes to run; equal plans on equal policies give equal results."""
+    """Which episodes to run, of each task where there are several; equal plans on equal policies give equal results."""
 
     episodes: int
     seed: int
@@ -58,9 +63,12 @@ class Plan:
 
 
 class Evaluator:
-    """Runs plans in its own environments, several in lock step; a robot holds whenever no episode runs."""
+    """Runs plans in its own environments, several in lock step; a robot holds whenever no episode runs.
 
-    def __init__(self, make_env: Callable[[], Env], frame_stack: int, lanes: int) -> None:
+    Of K tasks, lane and episode e are of task e mod K; episode n of each has the seed that episode n of one task has.
+    """
+
+    def __init__(self, make_env: Callable[[int], Env], frame_stack: int, lanes: int) -> None:
         self._make_env = make_env
         self._frame_stack = frame_stack
         self._lanes = lanes
@@ -76,7 +84,7 @@ class Evaluator:
     ) -> Summary:
         """Evaluate; with ``out`` each finished episode is one line there, and lines already there are not run again."""
         while len(self._envs) < self._lanes:
-            self._envs.append(self._make_env())
+            self._envs.append(self._make_env(len(self._envs)))
         header = {"plan": asdict(plan), "protocol": dict(self._envs[0].spec.protocol), **(about or {})}
         known = _known_episodes(out, header) if out else {}
         if out and not out.exists():
@@ -94,13 +102,20 @@ class Evaluator:
                 _hold(env)
         return summarise(list(rows.values()))
 
+    @property
+    def _tasks(self) -> tuple[str, ...]:
+        return self._envs[0].spec.own_tasks
+
+    def _seed(self, plan: Plan, episode: int) -> int:
+        return plan.episode_seed(episode // max(1, len(self._tasks)))
+
     def _missing(
         self, policy: Policy, plan: Plan, known: Collection[int], tell: Callable[[str], None]
     ) -> Iterator[dict[str, Any]]:
         """Run the episodes that are not known; one in which a robot fails is begun again and does not count."""
-        faults = 0
-        for first in range(0, plan.episodes, self._lanes):
-            left = [e for e in range(first, min(first + self._lanes, plan.episodes)) if e not in known]
+        faults, total = 0, plan.episodes * max(1, len(self._tasks))
+        for first in range(0, total, self._lanes):
+            left = [e for e in range(first, min(first + self._lanes, total)) if e not in known]
             while left:
                 try:
                     for row in self._wave(policy, plan, left):
@@ -124,7 +139,10 @@ class Evaluator:
         running = {e % self._lanes: e for e in episodes}
         tally = {lane: {"return": 0.0, "length": 0, "success": math.nan} for lane in running}
         for lane, episode in running.items():
-            stack.reset(lane, self._envs[lane].reset(plan.episode_seed(episode)))
+            stack.reset(lane, self._envs[lane].reset(self._seed(plan, episode)))
+        for lane in set(range(self._lanes if self._tasks else 0)) - running.keys():
+            # an idle lane too shows its task: which rows a head has must not depend on which episodes are to do
+            stack.reset(lane, self._envs[lane].reset(0))
         while running:
             action, memory, *_ = policy.act(stack.stacked, memory, False, rng)
             raw_reward = np.zeros(self._lanes, np.float32)
@@ -133,7 +151,9 @@ class Evaluator:
                 if ended:
                     del running[lane]
                     _hold(self._envs[lane])
-                    yield {"episode": episode, "seed": plan.episode_seed(episode), **_plain(tally[lane])}
+                    about = {"episode": episode, "seed": self._seed(plan, episode)}
+                    task = {"task": self._tasks[episode % len(self._tasks)]} if self._tasks else {}
+                    yield {**about, **task, **_plain(tally[lane])}
             if isinstance(policy, RewardAware):
                 memory = policy.feel(memory, raw_reward)
 
@@ -161,7 +181,21 @@ def _hold(env: Env) -> None:
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> Summary:
-    """Return means with a Wilson interval for success and a bootstrap interval for the return."""
+    """Return means with a Wilson interval for success and a bootstrap interval for the return; of all, and by task."""
+    of_tasks = sorted((row for row in rows if "task" in row), key=lambda row: row["episode"])
+    tasks = dict.fromkeys(row["task"] for row in of_tasks)
+    parts = {task: _summary([row for row in rows if row["task"] == task]) for task in tasks}
+    by_task = {
+        task: {
+            "success": part.success, "success_low": part.success_low, "success_high": part.success_high,
+            "return": part.episode_return,
+        }
+        for task, part in parts.items()
+    }  # fmt: skip
+    return replace(_summary(rows), by_task=by_task)
+
+
+def _summary(rows: Sequence[dict[str, Any]]) -> Summary:
     returns = np.array([r["return"] for r in rows])
     success = np.array([math.nan if r["success"] is None else r["success"] for r in rows])
     known = bool(np.isfinite(success).all())

@@ -162,9 +162,18 @@ def evaluate_expert(env_id: str, episodes: int, seed: int) -> int:
 
 def _report(summary: Summary, out: Path | None) -> None:
     print(f"held-out evaluation: {describe(summary)}")
+    if summary.by_task:
+        print(table([("task", "success", "95 %", "return"), *(_task_line(*item) for item in summary.by_task.items())]))
     if out:
         out.with_suffix(".summary.json").write_text(json.dumps(asdict(summary), indent=1))
         print(f"episodes: {out}")
+
+
+def _task_line(task: str, facts: dict[str, float]) -> tuple[str, ...]:
+    success, low, high = (
+        "-" if math.isnan(facts[k]) else f"{facts[k]:.0%}" for k in ("success", "success_low", "success_high")
+    )
+    return task, success, f"{low} to {high}", f"{facts['return']:.1f}"
 
 
 class _Film:
@@ -185,19 +194,20 @@ class _Film:
 
 
 def _record(policy: Policy, run: RunDir, plan: Plan) -> None:
-    """Film the first episodes of a plan, one after another."""
+    """Film the first episodes of a plan, one after another; of a set of tasks, the first of each of the first tasks."""
     import numpy as np
 
     from roboloop.sample.stack import FrameStack
     from roboloop.track.video import write_video
 
-    env = registry.make(run.config.env, evaluation=True)
-    stack = FrameStack(env.spec, 1, run.config.env.frame_stack)
     rng = np.random.default_rng(plan.seed)
     frames: list[Array] = []
-    for episode in range(min(_VIDEO_EPISODES, plan.episodes)):
+    tasks = registry.task_set(run.config.env.id)
+    for episode in range(min(_VIDEO_EPISODES, plan.episodes * max(1, len(tasks)))):
+        env = registry.make(run.config.env, True, episode)
+        stack = FrameStack(env.spec, 1, run.config.env.frame_stack)
         film, ended = _Film(env), False
-        stack.reset(0, env.reset(plan.episode_seed(episode)))
+        stack.reset(0, env.reset(plan.episode_seed(episode // max(1, len(tasks)))))
         memory = np.zeros((1, policy.memory_size), np.float32)
         while not ended:
             action, memory, *_ = policy.act(stack.stacked, memory, False, rng)
@@ -207,5 +217,5 @@ def _record(policy: Policy, run: RunDir, plan: Plan) -> None:
                 memory = policy.feel(memory, np.array([info.get("raw_reward", reward)], np.float32))
             ended = not film.watch(info.get("success", 0.0) > 0) or terminated or truncated
         frames += film.frames
-    env.close()
+        env.close()
     print(f"video: {write_video(frames, run.path / 'videos' / 'evaluation.mp4', fps=30)}")

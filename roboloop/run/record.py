@@ -253,6 +253,7 @@ def _actor(
     from roboloop.algos.behaviour import Behaviour  # torch is loaded only when it is needed
 
     env = dataclasses.replace(cfg.env, num_envs=known.envs)
+    registry.check_columns(env)
     # one group for each environment: then it makes no difference who steps them
     sample = dataclasses.replace(
         cfg.sample, groups=known.envs, workers=known.workers, steps=ROLLOUT_STEPS, free_running=False,
@@ -321,7 +322,7 @@ class _Keeper:
             if self._aim:
                 end["success"] = self._aim.success(episode)
             if not is_over and self._wants(float(end["success"])):
-                self._store.append(episode, facts_at(episode, end, self._task, self._session, self.seed))
+                self._store.append(episode, facts_at(episode, end, self._store.schema, self._session, self.seed))
                 self.num_held += 1
         now = time.monotonic()
         if now >= self._commit_at_s:

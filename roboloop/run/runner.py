@@ -16,6 +16,7 @@ from roboloop.core.stop import StopRequest
 from roboloop.core.types import EpisodeEnd, PortablePolicy, Rollout, State
 from roboloop.data import journal as journal_files
 from roboloop.data.journal import START, Journal
+from roboloop.envs import registry
 from roboloop.run import checkpoint
 from roboloop.run.background import BackgroundEvaluator
 from roboloop.run.build import Parts, eval_lanes
@@ -47,6 +48,7 @@ class Runner:
     def __init__(self, run: RunDir, parts: Parts, mirrors: list[Sink], progress: Progress) -> None:
         cfg = run.config
         self.cfg, self.run = cfg, run
+        self.tasks = registry.task_set(cfg.env.id)
         self.sampler, self.store, self.algo, self.evaluator, self.warmup, self.updates_due, self.recorder, said = parts
         progress.note(said)
         self.mirrors, self.progress = mirrors, progress
@@ -126,8 +128,9 @@ class Runner:
         step = self.clock.step
         for end in rollout.episodes:
             if not end.lost:
-                self.meter.add(_facts(end))
-                self.observers.post("on_episode", {"step": step, "env": end.env, "episode": end.episode, **_facts(end)})
+                facts = _facts(end)
+                self.meter.add(facts | self._facts_by_task(end, facts))
+                self.observers.post("on_episode", {"step": step, "env": end.env, "episode": end.episode, **facts})
         if self.sampler.in_tick:
             return  # nothing slow while a robot waits for its next action: all of it is due again when it stands
         for line in (*self.sampler.faults(), *self.observers.said(), *self.recorder.said()):
@@ -141,6 +144,12 @@ class Runner:
             self.watch.lap("eval_s")
         if self._checkpoint_due(bool(rollout.episodes)):
             self.save()
+
+    def _facts_by_task(self, end: EpisodeEnd, facts: dict[str, float]) -> dict[str, float]:
+        if not self.tasks:
+            return {}
+        task = self.tasks[end.env % len(self.tasks)]
+        return {f"{name}/{task}": facts[name] for name in ("train/success", "train/return") if name in facts}
 
     def _log(self) -> None:
         row = {**self.clock.counters(), **self.meter.flush(), **self.sampler.stats(), **self.recorder.stats()}

@@ -38,10 +38,10 @@ class EnvBroken(WorkerLost):
 class EnvGroup:
     """Steps its environments in lock step; each is reset at its own episode's end with its own derived seed."""
 
-    def __init__(self, make_env: Callable[[], Env], plan: GroupPlan, shape: Shape, max_faults: int) -> None:
+    def __init__(self, make_env: Callable[[int], Env], plan: GroupPlan, shape: Shape, max_faults: int) -> None:
         self.plan = plan
         self._make_env = make_env
-        self._envs = [make_env() for _ in range(plan.num_envs)]
+        self._envs = [make_env(plan.first_env + env) for env in range(plan.num_envs)]
         self._max_faults = max_faults
         self._stacked = shape.stacked
         self._obs_shape = tuple(shape.spec.obs_shape)
@@ -216,7 +216,7 @@ class EnvGroup:
         self.faults.append(what)
         with contextlib.suppress(Exception):
             self._envs[env].close()
-        self._envs[env] = self._make_env()
+        self._envs[env] = self._make_env(self.plan.first_env + env)
         self._reset_safely(env, t, out)
 
     def state(self) -> State:

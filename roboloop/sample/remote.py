@@ -19,12 +19,12 @@ from roboloop.envs.config import EnvConfig
 class RemoteEnv:
     """An ``Env`` whose simulator runs elsewhere; ``prepare`` lets many of them step at the same time."""
 
-    def __init__(self, cfg: EnvConfig, spec: EnvSpec, hang_s: float) -> None:
+    def __init__(self, cfg: EnvConfig, spec: EnvSpec, hang_s: float, column: int = 0) -> None:
         self.spec = spec
         self._hang_s = hang_s
         self._is_stepping = self._has_answered = False
         self._child = Child("environment process", "roboloop.sample.remote:main")
-        self._child.channel.send(to_dict(cfg))
+        self._child.channel.send({"env": to_dict(cfg), "column": column})
 
     def prepare(self, action: Array) -> None:
         """Begin a step; ``step`` then only takes its result."""
@@ -89,7 +89,8 @@ class RemoteEnv:
 
 def main(channel: Channel) -> None:
     """Serve one environment until the parent hangs up."""
-    env = registry.make(override(EnvConfig(), channel.receive()))
+    job = channel.receive()
+    env = registry.make(override(EnvConfig(), job["env"]), column=job["column"])
     try:
         while True:
             order = channel.receive()

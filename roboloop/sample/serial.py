@@ -15,7 +15,7 @@ class SerialSampler(Unhurried):
     """Collects ``[T, B]`` with the environments of all groups side by side."""
 
     def __init__(
-        self, make_env: Callable[[], Env], plans: Sequence[GroupPlan], shape: Shape, max_faults: int = 3
+        self, make_env: Callable[[int], Env], plans: Sequence[GroupPlan], shape: Shape, max_faults: int = 3
     ) -> None:
         self.spec = shape.spec
         self._shape = shape

@@ -46,7 +46,7 @@ class Worker:
         self._groups: dict[int, EnvGroup] = {}
         for data in job["groups"]:
             plan = GroupPlan(**data["plan"])
-            group = EnvGroup(lambda: registry.make(env_config), plan, shape, job["max_faults"])
+            group = EnvGroup(lambda e: registry.make(env_config, column=e), plan, shape, job["max_faults"])
             group.beat = self._beat
             if data["skip_to"] is not None:
                 group.skip_to(data["skip_to"])

@@ -54,7 +54,10 @@ def assert_same_bits(a: State, b: State) -> None:
         assert np.array_equal(value, right[key]), f"{key} differs"
 
 
-@pytest.mark.parametrize("change", [{}, {"layer_norm": True}, {"hidden": (24, 24, 24)}, {"alpha": 0.1}, {"shards": 4}])
+@pytest.mark.parametrize(
+    "change",
+    [{}, {"layer_norm": True}, {"hidden": (24, 24, 24)}, {"alpha": 0.1}, {"shards": 4}, {"max_grad_norm": 0.01}],
+)
 def test_state_and_load_continue_bit_for_bit(change: dict[str, Any]) -> None:
     cfg = dataclasses.replace(SMALL, **change)
     source = batches(16)
@@ -113,6 +116,17 @@ def test_actor_phases_leave_critics_untouched_and_critic_phases_the_actor() -> N
     for key in ("critics", "targets", "critics_adam"):
         assert_same_bits(middle[key], after[key])
     assert not torch.equal(before["policy"]["net"]["linear0.weight"], after["policy"]["net"]["linear0.weight"])
+
+
+def test_a_long_gradient_is_shortened_as_a_whole() -> None:
+    limited, free = (SAC(dataclasses.replace(SMALL, max_grad_norm=m), SPEC, 1, seed=0) for m in (0.01, 0.0))
+    for sac in (limited, free):
+        sac.update(next(batches(16)))
+    for moment in ("critics_m", "actor_m"):  # after one step, a tenth of the gradient
+        ours, whole = limited._mem[moment], free._mem[moment]
+        assert ours.norm().item() == pytest.approx(0.001, rel=1e-3)
+        if moment == "critics_m":  # the actor's was computed with critics that had moved otherwise
+            torch.testing.assert_close(ours, whole * (0.001 / whole.norm()), rtol=1e-3, atol=1e-8)
 
 
 def test_targets_follow_by_tau() -> None:

@@ -181,3 +181,21 @@ def test_rows_reach_the_journal_before_the_ring_overwrites_them(tmp_path):
     frontier = replay.commit()
     obs = np.concatenate([columns["obs"][:, 0] for columns, _ in journal_files.read(tmp_path, frontier)])
     assert obs.tolist() == [e * 100 + t for e in range(20) for t in range(6)]
+
+
+def test_a_batch_of_several_tasks_has_as_many_rows_of_each_one_after_another():
+    replay = Replay(300, SPEC, 6, BatchSpec(30, 1, 0.5, 1, num_tasks=3), seed=0)
+    feed(replay, [5, 4, 6], num_envs=6)
+    for _ in range(5):
+        env = replay.sample().obs[:, 0].astype(int) // 10_000
+        assert (env % 3).tolist() == [0] * 10 + [1] * 10 + [2] * 10
+    seen = {int(e) for _ in range(20) for e in replay.sample().obs[:, 0] // 10_000}
+    assert seen == set(range(6))
+
+
+def test_a_task_that_has_more_rows_does_not_get_more_of_a_batch():
+    replay = Replay(300, SPEC, 2, BatchSpec(20, 1, 0.5, 1, num_tasks=2), seed=0)
+    feed(replay, [3], num_envs=2, close_last=False)
+    for t in range(30):
+        replay.add(one_step(np.array([[10_000 + 3 + t]], np.float32), 0.0, False, False, first_env=1))
+    assert (replay.sample().obs[:, 0] >= 10_000).tolist() == [False] * 10 + [True] * 10

@@ -14,7 +14,7 @@ from roboloop.envs.replay import ReplayWorld
 METAWORLD = ["metaworld/reach-v3", "metaworld/pick-place-v3", "metaworld/lever-pull-v3", "metaworld/basketball-v3"]
 GYM = ["gym/HalfCheetah-v5", "gym/Hopper-v5", "gym/Ant-v5", "Pendulum-v1"]
 CHOICES = ["gym/CartPole-v1", "Acrobot-v1", "gym/MountainCar-v0", "gym/Taxi-v4"]
-TINY = ["tiny/point", "tiny/recall"]
+TINY = ["tiny/point", "tiny/mirror", "tiny/recall"]
 DMC = ["dmc/walker-walk", "dmc/cartpole-swingup", "dmc/reacher-easy"]
 
 

@@ -282,7 +282,7 @@ def test_a_sampler_closes_the_episode_before_the_fault_and_goes_on() -> None:
     env_config = EnvConfig(id="panda/reach", panda=PandaConfig(faults=(FaultPlan("controller", 1.0, chance=0.5),)))
     env = make(env_config)
     shape = Shape(env.spec, steps=25, num_envs=1)
-    sampler = SerialSampler(lambda: make(env_config), [GroupPlan(0, 0, 1, seed=3)], shape, max_faults=20)
+    sampler = SerialSampler(lambda _: make(env_config), [GroupPlan(0, 0, 1, seed=3)], shape, max_faults=20)
     rollout = sampler.collect(LinearPolicy(6, 3, memory_size=0))
     faults = sampler.faults()
     sampler.close()

@@ -26,10 +26,10 @@ def test_sac_steers_the_point_to_its_goal(options, frame_stack):
     rates = {"actor_lr": 3e-3, "critic_lr": 3e-3, "alpha_lr": 3e-3, "initial_alpha": 0.1, "gamma": 0.9}
     cfg = SACConfig(hidden=(32, 32), batch_size=64, processes=1, **rates, **options)
     shape = Shape(make(CONFIG).spec, steps=1, num_envs=4, frame_stack=frame_stack)
-    sampler = SerialSampler(lambda: make(CONFIG), plans(4, 1, seed=0), shape)
+    sampler = SerialSampler(lambda _: make(CONFIG), plans(4, 1, seed=0), shape)
     algo = SAC(cfg, sampler.spec, frame_stack, seed=0)
     store = Replay(20_000, sampler.spec, 4, algo.needs, seed=0)
-    evaluator = Evaluator(lambda: make(CONFIG), frame_stack, lanes=10)
+    evaluator = Evaluator(lambda _: make(CONFIG), frame_stack, lanes=10)
     before = evaluator.run(algo.policy, Plan(20, 0, TEST))
     for _ in range(50):
         store.add(sampler.collect(UniformPolicy(sampler.spec)))

@@ -23,7 +23,7 @@ class Lazy:
 
 @pytest.fixture
 def evaluator():
-    made = Evaluator(lambda: make(CONFIG, evaluation=True), frame_stack=1, lanes=3)
+    made = Evaluator(lambda _: make(CONFIG, evaluation=True), frame_stack=1, lanes=3)
     yield made
     made.close()
 

@@ -53,7 +53,7 @@ class Robots:
         self.made: list[Any] = []
         self._config = EnvConfig(id="panda/reach", panda=PandaConfig(**{**QUICK, **keys}))
 
-    def __call__(self) -> Any:
+    def __call__(self, lane: int) -> Any:
         self.made.append(make(self._config, evaluation=True))
         return self.made[-1]
 

@@ -45,7 +45,7 @@ def build():
 
 def serial(env=CONFIG, steps=5, groups=2):
     shape = Shape(make(env).spec, steps, NUM_ENVS, 1, False, memory_size=2)
-    return SerialSampler(lambda: make(env), plans(NUM_ENVS, groups, 0), shape)
+    return SerialSampler(lambda _: make(env), plans(NUM_ENVS, groups, 0), shape)
 
 
 def policy():
@@ -228,7 +228,7 @@ def test_closing_leaves_no_process(build):
 def central(env=CONFIG, groups=2, hang_s=30.0, restarts=3):
     spec = make(env).spec
     shape = Shape(spec, 5, NUM_ENVS, 1, False, memory_size=2)
-    return SerialSampler(lambda: RemoteEnv(env, spec, hang_s), plans(NUM_ENVS, groups, 0), shape, restarts)
+    return SerialSampler(lambda _: RemoteEnv(env, spec, hang_s), plans(NUM_ENVS, groups, 0), shape, restarts)
 
 
 def test_environments_in_processes_of_their_own_give_the_same_bits_to_a_central_policy():

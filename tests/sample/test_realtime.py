@@ -227,7 +227,7 @@ def assert_same(ours, others):
 @needs_panda
 def test_on_simulated_time_the_pilot_gives_the_serial_samplers_steps_bit_for_bit():
     shape = Shape(make(PANDA).spec, 1, 1)
-    serial = SerialSampler(lambda: make(PANDA), plans(1, 1, 3), shape)
+    serial = SerialSampler(lambda _: make(PANDA), plans(1, 1, 3), shape)
     policy = SteadyPolicy(6, 3)
     assert_same(rows(inline(), policy, 25), rows(serial, policy, 25))
 

@@ -18,7 +18,7 @@ CONFIG = EnvConfig(id="gym/Pendulum-v1", max_episode_steps=7)
 def sampler(num_envs=2, seed=0, frame_stack=1, steps=20, groups=1, stacked=False, env=CONFIG, restarts=3):
     spec = make(env).spec
     shape = Shape(spec, steps, num_envs, frame_stack, stacked, memory_size=2)
-    return SerialSampler(lambda: make(env), plans(num_envs, groups, seed), shape, restarts)
+    return SerialSampler(lambda _: make(env), plans(num_envs, groups, seed), shape, restarts)
 
 
 def policy(obs_dim=3, action_dim=1):
@@ -198,6 +198,6 @@ class Outwards:
 def test_what_a_robot_really_did_is_stored_unless_the_policy_must_see_its_own_action(on_policy):
     env = EnvConfig(id="panda/reach")
     shape = Shape(make(env).spec, steps=40, num_envs=1)
-    stored = SerialSampler(lambda: make(env), plans(1, 1, 0), shape).collect(Outwards(on_policy)).action[:, 0, 0]
+    stored = SerialSampler(lambda _: make(env), plans(1, 1, 0), shape).collect(Outwards(on_policy)).action[:, 0, 0]
     assert stored[0] == 1.0
     assert (stored[-5:] == (1.0 if on_policy else 0.0)).all()  # long at the limit: the target no longer moves
