@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from roboloop.core.types import Array, EnvSpec, Rollout
-from roboloop.data.episodes import COLUMNS, Episode, Facts, Schema, retention_key, row_bytes
+from roboloop.data.episodes import COLUMNS, Episode, Facts, retention_key, row_bytes
 from roboloop.data.ring import END, STEP_COLUMNS, Packet, end_row
 
 
@@ -75,14 +75,14 @@ def packet_of(rollout: Rollout, step: int) -> Packet:
     )  # fmt: skip
 
 
-def facts_at(episode: Episode, end: Any, schema: Schema, segment: int, seed: int) -> Facts:
+def facts_at(episode: Episode, end: Any, task: str, segment: int, seed: int) -> Facts:
     """Return what the index is to know of an episode that ended with a row of ``END``."""
     env, number = int(end["env"]), int(end["episode"])
     return Facts(
         env=env, episode=number, length=int(end["length"]), episode_return=float(end["episode_return"]),
         shaped_return=float(end["shaped_return"]), success=float(end["success"]),
         version_first=int(episode.version[0]), version_last=int(episode.version[-1]), step=int(end["step"]),
-        task=schema.task_of(env), segment=segment,
+        task=task, segment=segment,
         key=retention_key(seed, env, number),
     )  # fmt: skip
 

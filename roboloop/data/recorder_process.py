@@ -146,7 +146,7 @@ class Writer:
     def take(self, packet: Packet) -> None:
         """Write the episodes that a packet completes and that are worth it."""
         for episode, end in self._assembler.add(packet):
-            facts = facts_at(episode, end, self._schema, self._segment, self._seed)
+            facts = facts_at(episode, end, self._schema.task_of(int(end["env"])), self._segment, self._seed)
             self._step = max(self._step, facts.step)
             with _disk_faults():
                 self._keep(episode, facts, bool(end["is_expert"]))

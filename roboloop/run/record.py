@@ -300,7 +300,6 @@ class _Keeper:
 
     def __init__(self, store: StoreWriter, wish: Wish, num_envs: int, aim: Aim | None = None) -> None:
         self._store, self._wish, self._aim = store, wish, aim
-        self._task = aim.name if aim else store.schema.task
         self._attempts = Attempts(num_envs)
         live = store.live
         self.num_held, self._steps = len(live["id"]), int(live["step"].max(initial=0))
@@ -322,14 +321,15 @@ class _Keeper:
             if self._aim:
                 end["success"] = self._aim.success(episode)
             if not is_over and self._wants(float(end["success"])):
-                self._store.append(episode, facts_at(episode, end, self._store.schema, self._session, self.seed))
+                task = self._aim.name if self._aim else self._store.schema.task_of(int(end["env"]))
+                self._store.append(episode, facts_at(episode, end, task, self._session, self.seed))
                 self.num_held += 1
         now = time.monotonic()
         if now >= self._commit_at_s:
             self._store.commit()
             self._commit_at_s = now + COMMIT_S
         if now >= self._say_at_s:
-            print(f"{self._task}: {self.num_held} of {self._wish.episodes} episodes", flush=True)
+            print(f"{self._store.directory.name}: {self.num_held} of {self._wish.episodes} episodes", flush=True)
             self._say_at_s = now + SAY_S
 
     def _wants(self, success: float) -> bool:

@@ -89,9 +89,9 @@ def test_the_environments_own_reward_is_never_looked_at(demos: Path) -> None:
 def test_it_learns_to_reach_from_an_expert_alone(demos: Path) -> None:
     algo = learner(demos)
     shape = Shape(make(REACH).spec, steps=1, num_envs=NUM_ENVS)
-    sampler = SerialSampler(lambda column: make(REACH), plans(NUM_ENVS, 1, seed=0), shape)
+    sampler = SerialSampler(lambda _: make(REACH), plans(NUM_ENVS, 1, seed=0), shape)
     store = Replay(50_000, sampler.spec, NUM_ENVS, algo.needs, seed=0)
-    evaluator = Evaluator(lambda: make(REACH), 1, lanes=10)
+    evaluator = Evaluator(lambda _: make(REACH), 1, lanes=10)
     before = evaluator.run(algo.policy, Plan(20, 0, TEST))
     for _ in range(250):
         store.add(sampler.collect(UniformPolicy(sampler.spec)))

@@ -10,7 +10,7 @@ import numpy as np
 from roboloop.core.types import Array
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.panda.config import PandaConfig
-from roboloop.envs.panda.tasks import AXES, TABLE, PandaTask, find, part_sizes
+from roboloop.envs.panda.tasks import AXES, TABLE, PandaTask, find, part_sizes, push_distances_m
 
 NAMES = {
     "reach": ("reach",),
@@ -67,6 +67,10 @@ class PandaTasks:
         to_object_m = self._to_object_m(obs)
         if self._task.name == "reach":
             return {"reach": to_object_m}
+        if self._task.name == "push":
+            where = (self._part(obs, part)[:, :2] for part in ("ee_pos", "object", "goal"))
+            left_m, behind_m = push_distances_m(self._task, *where)
+            return {"push": left_m + behind_m, "reach": to_object_m}
         left = {self.names[0]: self._left_m(obs) + to_object_m, "reach": to_object_m} if self.names else {}
         if "grasp" in self.names:
             left["grasp"] = to_object_m + np.maximum(0.0, self._part(obs, "gripper")[:, 0] - HELD_M)

@@ -14,7 +14,7 @@ from roboloop.envs.panda.config import PandaConfig
 from roboloop.envs.panda.control import Carrot, HoldTimer
 from roboloop.envs.panda.health import check
 from roboloop.envs.panda.reset import Reset, opened_m
-from roboloop.envs.panda.tasks import AXES, DOWN, GAINS, POSE, Layout, PandaTask, draw, part_sizes
+from roboloop.envs.panda.tasks import AXES, DOWN, GAINS, POSE, Layout, PandaTask, draw, part_sizes, push_distances_m
 from roboloop.envs.robot import (
     BadAction,
     Command,
@@ -31,8 +31,6 @@ FRESH_S = 0.15
 SAME_TICK_S = 0.005
 """A look that is no older serves for the command too."""
 START_ATTEMPTS = 5
-HAND_SHARE = 0.3
-"""Of the hand's way in a push: a push that slips a little must still be worth it."""
 
 
 class Rig:
@@ -261,23 +259,11 @@ def distances_m(task: PandaTask, reading: Reading, layout: Layout) -> tuple[floa
     """Return how much of the task is left, and how far the hand is from where it does the rest."""
     pose = reading.object_pose
     if task.closes:
-        left_m = max(0.0, task.opening - opened_m(task, pose))
-        return left_m, float(np.linalg.norm(reading.ee_pos_m[:2] - pose[:2]))
+        return max(0.0, task.opening - opened_m(task, pose)), float(np.linalg.norm(reading.ee_pos_m[:2] - pose[:2]))
     if task.puck is not None:
-        return push_distances_m(task, reading.ee_pos_m[:2], pose[:2], layout.goal[:2])
+        left_m, hand_m = push_distances_m(task, reading.ee_pos_m[:2], pose[:2], layout.goal[:2])
+        return float(left_m), float(hand_m)
     return float(np.linalg.norm(reading.ee_pos_m - pose[:3])), 0.0
-
-
-def push_distances_m(task: PandaTask, hand_m: Array, puck_m: Array, goal_m: Array) -> tuple[float, float]:
-    """Return the puck's way to the goal, and a share of the hand's to where it can push from: behind the puck.
-
-    Were it the hand's way to the puck, a hand beside the puck would lose reward by going around it. Near the goal the
-    share fades: there is less and less to go around for.
-    """
-    left_m = float(np.linalg.norm(goal_m - puck_m))
-    behind_m = puck_m - (goal_m - puck_m) * (task.behind_m / max(left_m, 1e-6))
-    share = HAND_SHARE * min(1.0, left_m / task.success_m)
-    return left_m, share * float(np.linalg.norm(hand_m - behind_m))
 
 
 class RigEnv(EpisodeEnv):

@@ -99,6 +99,8 @@ SOFT_MARGIN_M = 0.05
 """The arm may be pushed so far out of its limits before that is a fault."""
 OPEN_WIDTH_M = 0.08
 FINGER_SPEED_M_S = 0.05
+HAND_SHARE = 0.3
+"""Of the hand's way in a push: a push that slips a little must still be worth it."""
 REOPENED_M = 0.02
 """What is open further than this is closed by the reset."""
 DOWN = (0.0, 1.0, 0.0, 0.0)
@@ -204,6 +206,19 @@ class Layout(NamedTuple):
     start: Array
     goal: Array
     puck: Array
+
+
+def push_distances_m(task: PandaTask, hand_m: Array, puck_m: Array, goal_m: Array) -> tuple[Array, Array]:
+    """Return the puck's way to the goal, and a share of the hand's to where it can push from: behind the puck.
+
+    Were it the hand's way to the puck, a hand beside the puck would lose reward by going around it. Near the goal the
+    share fades: there is less and less to go around for. Positions are ``[..., 2]``.
+    """
+    to_goal_m = goal_m - puck_m
+    left_m = np.linalg.norm(to_goal_m, axis=-1)
+    behind_m = puck_m - to_goal_m * (task.behind_m / np.maximum(left_m, 1e-6))[..., None]
+    share = HAND_SHARE * np.minimum(1.0, left_m / task.success_m)
+    return left_m, share * np.linalg.norm(hand_m - behind_m, axis=-1)
 
 
 def draw(task: PandaTask, seed: int) -> Layout:
