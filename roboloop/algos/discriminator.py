@@ -8,6 +8,7 @@ after it is one more input, whose reward is then counted for ever, so that dying
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -42,12 +43,20 @@ class Discriminator:
     """K logits over steps; ``update`` takes one gradient step, ``rewards`` pays."""
 
     def __init__(
-        self, cfg: DiscriminatorConfig, spec: EnvSpec, experts: Lives, gamma: float, seed: int, frame_stack: int = 1
+        self,
+        cfg: DiscriminatorConfig,
+        spec: EnvSpec,
+        experts: Lives,
+        gamma: float,
+        seed: int,
+        frame_stack: int = 1,
+        tasks: Sequence[str] = (),
     ) -> None:
         cfg.check()
         if not 0 <= gamma < 1:
             raise ConfigError(f"gamma must be below 1 for adversarial rewards, not {gamma}: an end is paid for ever")
         self.cfg, self._gamma, self._experts = cfg, gamma, experts
+        self._tasks = tasks
         self.num_tasks = len(experts.steps)
         self._obs_dim = frame_stack * math.prod(spec.obs_shape)
         inputs = self._obs_dim + spec.action_dim * cfg.use_action + (cfg.ends == "absorbing")
@@ -119,9 +128,11 @@ class Discriminator:
         with torch.no_grad():
             of_policy = self._net.logits(self._weights, self._directions, policy)
             of_experts = self._net.own_logits(self._weights, self._directions, held_out)
+        by_task = zip(self._tasks, of_policy, of_experts, strict=False)
         return {
             "disc_accuracy": losses.accuracy(of_policy, of_experts),
             "disc_calibration_error": losses.calibration_error(of_policy, of_experts),
+            **{f"disc_accuracy/{task}": losses.accuracy(policy, experts) for task, policy, experts in by_task},
         }
 
     def _inputs(self, steps: Steps) -> Tensor:

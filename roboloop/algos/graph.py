@@ -20,15 +20,15 @@ from roboloop.nets.stepwise import StepwiseSpec
 
 def onnx_model(policy: PortablePolicy) -> bytes:
     """Return the bytes of an ONNX file that acts as the policy does without exploring."""
+    if not isinstance(policy, ActorPolicy | PPOPolicy | ImitationPolicy):
+        raise ConfigError(f"{type(policy).__name__} cannot be exported: only policies of SAC, PPO and BC can")
     graph, spec = Graph(), spec_from_data(policy.blueprint()["spec"])
     if isinstance(policy, ActorPolicy):
         unit, after = _actor(graph, policy, spec), None
     elif isinstance(policy, PPOPolicy):
         unit, after = _ppo(graph, policy, spec)
-    elif isinstance(policy, ImitationPolicy):
-        unit, after = _imitation(graph, policy, spec), None
     else:
-        raise ConfigError(f"a {type(policy).__name__} cannot be exported: only policies of SAC, PPO and BC can")
+        unit, after = _imitation(graph, policy, spec), None
     graph.output(draw.ACTION, _in_env_units(graph, ActionScale(spec), unit), spec.action_dim)
     if after is not None:
         graph.output(draw.MEMORY_AFTER, after, policy.memory_size)

@@ -44,7 +44,12 @@ class Intentions:
 
     def choices(self, row: Array) -> list[int]:
         """Return the choices of an episode so far, from its row of the memory."""
-        return self._history(row, -(-int(row[_STEP]) // self._period))
+        return self._history(row, -(-self.steps(row) // self._period))
+
+    @staticmethod
+    def steps(row: Array) -> int:
+        """Return how many steps of an episode have been scheduled, from its row of the memory."""
+        return int(row[_STEP])
 
     @staticmethod
     def _history(row: Array, count: int) -> list[int]:

@@ -7,6 +7,7 @@ the networks share (``docs/algorithms/mtsac.md``).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from roboloop.algos.adam import MAX_ADAM_STEP
 from roboloop.algos.config import MTSACConfig, SACSettings
 from roboloop.algos.losses import task_weights
 from roboloop.algos.multitask import make_reward_scale, tasks_of
+from roboloop.algos.objectives import NO_EXAMPLES, ExampleTerms
 from roboloop.algos.policy import ActionScale, ActorPolicy
 from roboloop.algos.sac_shard import SACShape
 from roboloop.algos.shards import ShardPool
@@ -29,20 +31,28 @@ from roboloop.nets.normalize import Identity, Normalizer, RunningNorm
 NETS = ("critics", "targets")
 """Networks that only training needs; the actor is saved with the policy, which can be loaded alone."""
 MOMENTS = {"actor": ("actor_m", "actor_v"), "critics": ("critics_m", "critics_v")}
-INPUTS = ("obs_pair", "noise_pair", "action", "reward", "discount", "alpha", "weight", "step")
+INPUTS = ("obs_pair", "noise_pair", "action", "reward", "discount", "alpha", "weight", "value_cap", "step")
 
 
 class SAC:
     """The Algorithm: ``update`` takes one step of critics, actor, temperature and targets."""
 
-    def __init__(self, cfg: SACSettings, spec: EnvSpec, frame_stack: int, seed: int, device: str = "cpu") -> None:
+    def __init__(
+        self,
+        cfg: SACSettings,
+        spec: EnvSpec,
+        frame_stack: int,
+        seed: int,
+        device: str = "cpu",
+        examples: ExampleTerms = NO_EXAMPLES,
+    ) -> None:
         cfg.check()
         refuse_what_only_ppo_takes(spec)
         self.cfg = cfg
         self._tasks = tasks_of(cfg, spec, frame_stack)
         num_tasks = max(1, len(self._tasks))
         self.needs = BatchSpec(cfg.batch_size, cfg.n_step, cfg.gamma, frame_stack, num_tasks)
-        self._shape = SACShape(cfg, frame_stack * math.prod(spec.obs_shape), spec.action_dim, num_tasks)
+        self._shape = SACShape(cfg, frame_stack * math.prod(spec.obs_shape), spec.action_dim, num_tasks, examples)
         self._phases, self._names = self._shape.phases, self._shape.metrics
         self._pool = ShardPool(self._shape, self._shape.memory().size, cfg.shards, cfg.processes, device)
         self._mem = self._shape.memory().views(self._pool.memory)
@@ -68,8 +78,12 @@ class SAC:
         """The live policy: each update changes it."""
         return self._policy
 
-    def update(self, batch: Batch) -> Metrics:
-        """Take one gradient step on a batch (algorithm 1 of the paper)."""
+    def update(self, batch: Batch, value_caps: Sequence[float] = ()) -> Metrics:
+        """Take one gradient step on a batch (algorithm 1 of the paper).
+
+        Where examples of success bound values, ``value_caps`` are the bounds of each task's other rows.
+        """
+        self._host["value_cap"][: len(value_caps)] = value_caps
         self._load_batch(batch)
         self._pool.run(self._phases)
         self.num_updates += 1
@@ -79,6 +93,9 @@ class SAC:
         metrics["alpha"] = float(np.mean(self._alphas))
         for task, alpha, entropy in zip(self._tasks, self._alphas, entropies, strict=False):
             metrics |= {f"alpha/{task}": alpha, f"entropy/{task}": entropy}
+        if self._shape.examples.rows:
+            values = self._mem["example_value"].sum(0).tolist()
+            metrics |= {f"example_value/{task}": value for task, value in zip(self._tasks, values, strict=True)}
         for temperature, entropy in zip(self._temperatures, entropies, strict=True):
             temperature.update(entropy)
         return metrics

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from roboloop.algos.config import MTSACConfig, SACConfig, SACSettings
 from roboloop.algos.gradient_step import GradientStep, PlainStep
-from roboloop.algos.losses import (
-    TensorMetrics,
-    actor_loss,
-    actor_loss_gradient,
-    critic_loss,
-    critic_loss_gradient,
-    td_target,
-)
+from roboloop.algos.losses import TensorMetrics, actor_loss, actor_loss_gradient
+from roboloop.algos.objectives import NO_EXAMPLES, Bounded, Classifier, ExampleTerms, Objective, SoftBellman
 from roboloop.algos.shards import stretch
 from roboloop.core.config import override, to_dict
 from roboloop.nets.flat import ALIGN, Layout, Views, aligned
-from roboloop.nets.heads import sample, sample_gradient
+from roboloop.nets.heads import Sample, sample, sample_gradient
 from roboloop.nets.layers import Scratch
 from roboloop.nets.mlp import Ensemble, MLPSpec, NetSpec
 from roboloop.nets.soft_modules import SoftModules, SoftSpec, evenness
@@ -36,11 +31,17 @@ class SACShape:
     action_dim: int
     num_tasks: int = 1
     """Parts of a shard's rows, one after another and equally large; of a set, observations end with the task."""
+    examples: ExampleTerms = NO_EXAMPLES
 
     @property
     def rows(self) -> int:
         """Transitions per shard, of all tasks."""
         return self.cfg.batch_size // self.cfg.shards
+
+    @property
+    def actor_rows(self) -> int:
+        """Those of them that actors learn from: all but examples."""
+        return self.rows - self.num_tasks * self.examples.rows
 
     @property
     def actor_spec(self) -> NetSpec:
@@ -78,19 +79,21 @@ class SACShape:
     def to_data(self) -> dict[str, Any]:
         """Return the shape as plain data."""
         sizes = {"obs_dim": self.obs_dim, "action_dim": self.action_dim, "num_tasks": self.num_tasks}
-        return {"cfg": to_dict(self.cfg), **sizes}
+        return {"cfg": to_dict(self.cfg), **sizes, "examples": asdict(self.examples)}
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> SACShape:
         """Return the shape that ``to_data`` described."""
         kinds: dict[str, SACSettings] = {"sac": SACConfig(), "mtsac": MTSACConfig()}
-        return cls(**{**data, "cfg": override(kinds[data["cfg"]["name"]], data["cfg"])})
+        cfg = override(kinds[data["cfg"]["name"]], data["cfg"])
+        return cls(**{**data, "cfg": cfg, "examples": ExampleTerms(**data["examples"])})
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of what is said of an update; of soft modules also how evenly they are mixed."""
         layers = self.actor_spec.layers if isinstance(self.actor_spec, SoftSpec) else 0
-        return ("critic_loss", "q_mean", "actor_loss", "entropy", *(f"evenness/layer{i}" for i in range(layers)))
+        more = (*(f"evenness/layer{i}" for i in range(layers)), *["value_penalty"] * bool(self.examples.penalty))
+        return ("critic_loss", "q_mean", "actor_loss", "entropy", *more)
 
     @property
     def phases(self) -> tuple[str, ...]:
@@ -111,9 +114,10 @@ class SACShape:
             "targets": (critics,),
             "obs_pair": (shards, 2, rows, self.obs_dim), "noise_pair": (shards, 2, rows, self.action_dim),
             "action": (shards, rows, self.action_dim), "reward": (shards, rows), "discount": (shards, rows),
-            "alpha": (self.num_tasks,), "weight": (self.num_tasks,), "step": (1,),
+            "alpha": (self.num_tasks,), "weight": (self.num_tasks,), "value_cap": (self.num_tasks,), "step": (1,),
             "metrics": (shards, aligned(len(self.metrics))),
-            "entropy": (shards, self.num_tasks), "actor_squares": (shards, ALIGN), "critics_squares": (shards, ALIGN),
+            "entropy": (shards, self.num_tasks), "example_value": (shards, self.num_tasks),
+            "actor_squares": (shards, ALIGN), "critics_squares": (shards, ALIGN),
         })  # fmt: skip
 
 
@@ -132,12 +136,14 @@ class SACShard:
         device, width = memory.device, shape.obs_dim + shape.action_dim
         self._obs_pair = mem["obs_pair"][index].unbind(0)
         self._both_obs, self._both_noise = mem["obs_pair"][index].flatten(0, 1), mem["noise_pair"][index].flatten(0, 1)
-        self._action, self._reward = mem["action"][index], mem["reward"][index]
-        self._discount, self._metrics, self._entropy = (mem[n][index] for n in ("discount", "metrics", "entropy"))
+        self._action, self._metrics = mem["action"][index], mem["metrics"][index]
+        self._entropy, self._example_value = mem["entropy"][index], mem["example_value"][index]
         self._alpha, self._weight, self._names = mem["alpha"], mem["weight"], shape.metrics
         self._has_weights = isinstance(self._cfg, MTSACConfig) and self._cfg.task_weights != "equal"
         # critic inputs [obs | action]: of the batch, of the successor with a fresh action, of the state with one
-        self._x, self._x_next, self._x_fresh = (torch.empty(self._rows, width, device=device) for _ in range(3))
+        self._x, self._x_next = (torch.empty(self._rows, width, device=device) for _ in range(2))
+        self._x_fresh = torch.empty(shape.actor_rows, width, device=device)
+        self._objective = self._make_objective(mem, index)
 
     def _build_nets(self, mem: Views, index: int) -> None:
         shape, rows, size = self._shape, self._rows, self._cfg.num_critics
@@ -148,7 +154,7 @@ class SACShard:
         actor = shape.actor.views(mem["actor"])
         self._actor = shape.actor_spec.build(actor, actor_grad, 2 * rows, scratch, "actor", blocks=2)
         self._critics = Ensemble(shape.critic_spec, size, critics, critics_grad, rows, scratch)
-        self._frozen_critics = Ensemble(shape.critic_spec, size, critics, None, rows, scratch)
+        self._frozen_critics = Ensemble(shape.critic_spec, size, critics, None, shape.actor_rows, scratch)
         targets = shape.critics.views(mem["targets"])
         self._targets = Ensemble(shape.critic_spec, size, targets, None, rows, scratch)
 
@@ -159,24 +165,42 @@ class SACShard:
         self._critic_move = make_step(mem, "critics", index, cfg.critic_lr, cfg.max_grad_norm)
         self._actor_move = make_step(mem, "actor", index, cfg.actor_lr, cfg.max_grad_norm)
 
+    def _make_objective(self, mem: Views, index: int) -> Objective:
+        cfg, terms = self._cfg, self._shape.examples
+        reward, discount, size = mem["reward"][index], mem["discount"][index], cfg.batch_size
+        is_example = torch.zeros(self._rows, dtype=torch.bool, device=reward.device)
+        self._by_task(is_example)[:, : terms.rows] = True
+        if terms.loss == "classifier":
+            return Classifier(discount, size, is_example, cfg.gamma)
+        if terms.penalty:
+            top = cfg.reward_scale / (1.0 - cfg.gamma)
+            return Bounded(reward, discount, size, is_example, mem["value_cap"], top, terms.penalty)
+        return SoftBellman(reward, discount, size)
+
     def run(self, phase: str) -> None:
         """Run one of PHASES."""
         getattr(self, phase)()
 
     def critic_gradients(self) -> None:
-        """Draw fresh actions in both states, then the gradient of the Bellman error."""
-        rows, alpha = self._rows, self._alphas()
+        """Draw fresh actions in both states, then the gradient of the critics' loss."""
+        rows, num_examples = self._rows, self._shape.examples.rows
         obs, next_obs = self._obs_pair
         # one pass for both states: the actor does not change before its own step
         self._drawn = drawn = sample(self._actor.forward(self._both_obs), self._both_noise)
         torch.cat((next_obs, drawn.action[rows:]), 1, out=self._x_next)
         torch.cat((obs, self._action), 1, out=self._x)
-        torch.cat((obs, drawn.action[:rows]), 1, out=self._x_fresh)
+        torch.cat((self._of_actor(obs), self._of_actor(drawn.action[:rows])), 1, out=self._x_fresh)
+        if num_examples:
+            fresh = self._by_task(drawn.action[:rows])[:, :num_examples]
+            self._by_task(self._x)[:, :num_examples, self._shape.obs_dim :] = fresh
         next_q = self._targets.forward(self._x_next)
-        target = td_target(self._reward, self._discount, next_q, drawn.log_prob[rows:], alpha)
         q = self._critics.forward(self._x)
-        self._critics.backward(self._weighed(critic_loss_gradient(q, target, self._cfg.batch_size)))
-        self._report(critic_loss(q, target, self._cfg.batch_size)[1])
+        d_q, metrics = self._objective.critic(q, next_q, drawn.log_prob[rows:], self._alphas(rows))
+        self._critics.backward(self._weighed(d_q))
+        self._report(metrics)
+        if num_examples:
+            of_examples = self._by_task(self._objective.values(q[0]))[:, :num_examples]
+            self._example_value[:] = of_examples.sum(1) * (1.0 / (num_examples * self._cfg.shards))
 
     def critic_step(self) -> None:
         """Move this stretch of critics and targets by the sum of all shards' gradients."""
@@ -185,17 +209,19 @@ class SACShard:
 
     def actor_gradients(self) -> None:
         """Follow the moved critics' gradient into the actions drawn before, and on into the actor."""
-        alpha, batch_size = self._alphas(), self._cfg.batch_size
-        drawn = self._drawn.first(self._rows)
-        q = self._frozen_critics.forward(self._x_fresh)
+        rows = self._shape.actor_rows
+        alpha, batch_size = self._alphas(rows), rows * self._cfg.shards
+        drawn = Sample(*map(self._of_actor, self._drawn.first(self._rows)))
+        q = self._objective.values(self._frozen_critics.forward(self._x_fresh))
         d_q, d_log_prob = actor_loss_gradient(q, alpha, batch_size)
-        d_action = self._frozen_critics.backward_inputs_from(self._weighed(d_q), self._shape.obs_dim)
+        d_q = self._weighed(self._objective.pulled_back(q, d_q))
+        d_action = self._frozen_critics.backward_inputs_from(d_q, self._shape.obs_dim)
         if isinstance(d_log_prob, Tensor):
             d_log_prob = self._weighed(d_log_prob)
-        self._actor.backward(sample_gradient(drawn, d_action, d_log_prob))
+        self._actor.backward(self._among_all(sample_gradient(drawn, d_action, d_log_prob)))
         self._report(actor_loss(q, drawn.log_prob, alpha, batch_size)[1])
         if isinstance(self._actor, SoftModules):
-            even = [evenness(p[: self._rows]).sum() * (1.0 / batch_size) for p in self._actor.routing]
+            even = [evenness(p[: self._rows]).sum() * (1.0 / self._cfg.batch_size) for p in self._actor.routing]
             self._report({f"evenness/layer{i}": value for i, value in enumerate(even)})
         self._entropy[:] = drawn.log_prob.view(self._shape.num_tasks, -1).sum(1) * (-1.0 / batch_size)
 
@@ -213,16 +239,30 @@ class SACShard:
         assert isinstance(self._actor_move, GradientStep)
         self._actor_move.sum()
 
-    def _alphas(self) -> float | Tensor:
-        """Return the temperature, or each row's where there are several tasks."""
-        return float(self._alpha) if self._shape.num_tasks == 1 else self._by_row(self._alpha)
+    def _by_task(self, x: Tensor) -> Tensor:
+        """Return rows as ``[K, n, ...]``."""
+        return x.view(self._shape.num_tasks, -1, *x.shape[1:])
 
-    def _by_row(self, by_task: Tensor) -> Tensor:
-        return by_task.repeat_interleave(self._rows // self._shape.num_tasks)
+    def _of_actor(self, x: Tensor) -> Tensor:
+        """Return the rows that actors learn from."""
+        num_examples = self._shape.examples.rows
+        return self._by_task(x)[:, num_examples:].flatten(0, 1) if num_examples else x
+
+    def _among_all(self, x: Tensor) -> Tensor:
+        """Return the actor's rows in their places among all; examples are zero."""
+        num_examples = self._shape.examples.rows
+        return pad(self._by_task(x), (0, 0, num_examples, 0)).flatten(0, 1) if num_examples else x
+
+    def _alphas(self, rows: int) -> float | Tensor:
+        """Return the temperature, or each row's where there are several tasks."""
+        return float(self._alpha) if self._shape.num_tasks == 1 else self._by_row(self._alpha, rows)
+
+    def _by_row(self, by_task: Tensor, rows: int) -> Tensor:
+        return by_task.repeat_interleave(rows // self._shape.num_tasks)
 
     def _weighed(self, gradient: Tensor) -> Tensor:
         """Multiply a gradient ``[..., rows]`` by the weight of each row's task, in place."""
-        return gradient.mul_(self._by_row(self._weight)) if self._has_weights else gradient
+        return gradient.mul_(self._by_row(self._weight, gradient.shape[-1])) if self._has_weights else gradient
 
     def _report(self, metrics: TensorMetrics) -> None:
         for name, value in metrics.items():

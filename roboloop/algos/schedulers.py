@@ -7,12 +7,13 @@ main one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
 
+from roboloop.core.config import override
 from roboloop.core.errors import ConfigError
 from roboloop.core.rng import stream
 from roboloop.core.tasks import task_index
@@ -111,6 +112,12 @@ ScheduleConfig: TypeAlias = (
 )
 
 
+def schedule_from_data(data: Mapping[str, Any]) -> ScheduleConfig:
+    """Return the schedule that ``to_dict`` described."""
+    kinds: dict[str, type[ScheduleConfig]] = {kind.name: kind for kind in get_args(ScheduleConfig)}
+    return override(kinds[data["name"]](), data)
+
+
 def check_schedule(cfg: ScheduleConfig) -> None:
     """Refuse values that no schedule can honour; whether tasks have the names is known when it is made."""
     if cfg.period < 1:
@@ -127,6 +134,9 @@ def check_schedule(cfg: ScheduleConfig) -> None:
 class Scheduler(Stateful, Protocol):
     """Chooses among K tasks, by their numbers."""
 
+    learns: bool
+    """Whether it is any use to tell it of episodes."""
+
     def choose(self, episode: int, history: Sequence[int]) -> int:
         """Return the task of the next period, given the episode's key and its choices so far."""
         ...
@@ -138,6 +148,8 @@ class Scheduler(Stateful, Protocol):
 
 class Untaught:
     """What a scheduler that learns nothing has in its place."""
+
+    learns = False
 
     def tell(self, choices: Sequence[int], main_rewards: Array) -> None:
         """Learn nothing."""
@@ -189,6 +201,8 @@ class Handcrafted(Untaught):
 
 class QTable:
     """Values of choices by the choices before them, of those histories only that have occurred."""
+
+    learns = True
 
     def __init__(self, cfg: LearnedSchedule, num_tasks: int, seed: int) -> None:
         self._cfg, self._num_tasks, self._seed = cfg, num_tasks, seed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -224,6 +224,15 @@ class Stateful(Protocol):
 
     def load(self, state: State) -> None:
         """Restore what ``state`` returned."""
+        ...
+
+
+@runtime_checkable
+class EpisodeAware(Protocol):
+    """An algorithm that learns from whole episodes too, such as what to try next."""
+
+    def hear(self, rollout: Rollout, newest: Callable[[int, int], Batch]) -> None:
+        """Take note of episodes that ended; ``newest(env, n)`` are the last n steps of an environment's last one."""
         ...
 
 

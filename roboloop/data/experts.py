@@ -93,6 +93,11 @@ class ExpertBuffer:
         return np.stack([part.last.next_obs[self._rng.integers(len(part.last.action), size=size)]
                          for part in self._taught])  # fmt: skip
 
+    @property
+    def example_deviation(self) -> Array:
+        """How much each number of the examples of a task varies, ``[K, 1, ...]``."""
+        return np.stack([part.last.next_obs.std(0, keepdims=True) for part in self._taught]).astype(np.float32)
+
     def _drawn(self, parts: Sequence[_Part], size: int, end_share: float) -> ExpertBatch:
         num_last = round(end_share * size)
         columns = []

@@ -119,6 +119,14 @@ class Replay:
             self._stack(env, last + 1, self._age.reshape(-1)[start + last % self._rows] + 1, batch.next_obs)
         return batch
 
+    def newest(self, env: int, steps: int) -> Batch:
+        """Return the last steps of the last episode that ended in an environment, one by one in their order."""
+        row = self._head[env] - 1 - np.arange(steps, 0, -1)
+        slot, after = row % self._rows, (row + 1) % self._rows
+        discount = np.where(self._flags[env, slot] & TERMINATED, 0.0, self.needs.gamma).astype(np.float32)
+        columns = self._obs[env, slot], self._action[env, slot], self._reward[env, slot], self._obs[env, after]
+        return Batch(*columns, discount)
+
     def _draw(self) -> tuple[Array, Array]:
         """Return environments and rows of steps, drawn uniformly and equally many of each task."""
         tasks = self.needs.num_tasks

@@ -15,7 +15,7 @@ from roboloop.core.stop import StopRequest
 from roboloop.core.tasks import task_index
 from roboloop.core.types import Env, EnvSpec, PortablePolicy
 from roboloop.envs import names
-from roboloop.envs.auxiliary import AuxiliaryTasks
+from roboloop.envs.auxiliary import Aimed, AuxiliaryTasks
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.headless import prefer_egl
 from roboloop.envs.task_set import SEPARATOR, MemberEnv, MemberExperts
@@ -206,6 +206,12 @@ def auxiliary_tasks(cfg: EnvConfig) -> AuxiliaryTasks:
         known = ", ".join(f"{name}/..." for name in TASKS)
         raise ConfigError(f"{cfg.id} declares no auxiliary tasks: there are some in {known}")
     return cast("AuxiliaryTasks", resolve(TASKS[suite])(task, cfg))
+
+
+def aimed_at(cfg: EnvConfig, name: str) -> Callable[[Env], Env]:
+    """Return what makes an environment's reward and success those of one of its auxiliary tasks."""
+    tasks = auxiliary_tasks(cfg)
+    return lambda env: cast("Env", Aimed(env, tasks, name))
 
 
 def scripted_policy(env_id: str, name: str = "") -> PortablePolicy:

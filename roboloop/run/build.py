@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from roboloop.algos.config import PPOConfig, SACSettings
-from roboloop.algos.dac_config import DACConfig
+from roboloop.algos.guided_config import GuidedSettings, IntentionSettings
 from roboloop.core.config import to_dict
 from roboloop.core.schedules import InSlack, UpdateRatio, WhenFull
-from roboloop.core.types import Algorithm, BatchSpec, EnvSpec, PortablePolicy, Rollout, State, Stateful
+from roboloop.core.types import Algorithm, BatchSpec, Env, EnvSpec, PortablePolicy, Rollout, State, Stateful
 from roboloop.data.config import ExpertConfig
 from roboloop.data.experts import ExpertBuffer, open_experts
 from roboloop.data.journal import Frontier, Journal, Record
@@ -147,7 +147,7 @@ def _online(cfg: Experiment) -> Parts:
         algo = learner = _off_policy(cfg, spec)
         store = Replay(cfg.replay.capacity, spec, num_envs, learner.needs, cfg.seed)
         warmup = UniformPolicy(spec)
-        shape = Shape(spec, cfg.sample.steps, num_envs, stack)
+        shape = Shape(spec, cfg.sample.steps, num_envs, stack, memory_size=algo.policy.memory_size)
     said = plan.describe(cfg, shape)  # refuses what cannot fit before any process is started
     recorder = make_recorder(cfg, shape)
     sampler = make_sampler(cfg, shape, (algo.policy,) if warmup is algo.policy else (warmup, algo.policy))
@@ -166,24 +166,29 @@ class OffPolicy(Algorithm, Protocol):
 
 
 def _off_policy(cfg: Experiment, spec: EnvSpec) -> OffPolicy:
-    if isinstance(cfg.algo, DACConfig):
-        from roboloop.algos.dac import make_dac
+    if isinstance(cfg.algo, GuidedSettings):
+        from roboloop.run.guided import make
 
-        return make_dac(cfg.algo, spec, experts_of(cfg.algo.expert, spec, cfg), cfg.seed, cfg.device)
+        return make(cfg, cfg.algo, spec)
     from roboloop.algos.sac import SAC
 
     assert isinstance(cfg.algo, SACSettings)
     return SAC(cfg.algo, spec, cfg.env.frame_stack, cfg.seed, cfg.device)
 
 
-def experts_of(expert: ExpertConfig, spec: EnvSpec, cfg: Experiment) -> ExpertBuffer:
-    """Return what the experts of an environment's main task did; data of other spaces are refused."""
+def experts_of(expert: ExpertConfig, spec: EnvSpec, cfg: Experiment, tasks: tuple[str, ...] = ()) -> ExpertBuffer:
+    """Return what the experts of some tasks, or of the main one, did; data of other spaces are refused."""
     from roboloop.run.offline import check_spaces
 
-    datasets = open_experts(Path(expert.directory), spec.tasks[:1] or (registry.task_name(cfg.env.id),))
+    datasets = open_experts(Path(expert.directory), tasks or task_names(cfg, spec)[:1])
     for dataset in datasets:
         check_spaces(cfg.env.id, spec, dataset)
     return ExpertBuffer(datasets, expert, cfg.seed)
+
+
+def task_names(cfg: Experiment, spec: EnvSpec) -> tuple[str, ...]:
+    """Return the tasks of an environment, the main one first; one that names none has one."""
+    return spec.tasks or (registry.task_name(cfg.env.id),)
 
 
 def _offline(cfg: Experiment) -> Parts:
@@ -253,6 +258,10 @@ def policy_of(cfg: Experiment, spec: EnvSpec, state: State) -> PortablePolicy:
     from roboloop.algos import imitation, policy, ppo
 
     saved = state["algo"]["policy"]
+    if isinstance(cfg.algo, IntentionSettings):
+        from roboloop.run.guided import policy_of_intentions
+
+        return policy_of_intentions(cfg, cfg.algo, spec, state)
     made: imitation.ImitationPolicy | ppo.PPOPolicy | policy.ActorPolicy
     if cfg.is_offline:
         made = imitation.ImitationPolicy.from_state(saved, spec)
@@ -264,10 +273,16 @@ def policy_of(cfg: Experiment, spec: EnvSpec, state: State) -> PortablePolicy:
     return made
 
 
-def evaluator(cfg: Experiment, episodes: int) -> Evaluator:
-    """Make an evaluator for so many episodes, with the config's evaluation environments."""
+def evaluator(cfg: Experiment, episodes: int, task: str = "") -> Evaluator:
+    """Make an evaluator for so many episodes in the config's evaluation environments, judged by one of their tasks."""
     lanes = eval_lanes(cfg.env, episodes)
-    return Evaluator(lambda lane: registry.make(cfg.env, True, lane), cfg.env.frame_stack, lanes)
+    aim = registry.aimed_at(cfg.env, task) if task else None
+
+    def make_env(lane: int) -> Env:
+        env = registry.make(cfg.env, True, lane)
+        return aim(env) if aim else env
+
+    return Evaluator(make_env, cfg.env.frame_stack, lanes)
 
 
 def eval_lanes(env: EnvConfig, episodes: int) -> int:

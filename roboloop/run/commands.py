@@ -151,8 +151,13 @@ def evaluate(args: list[str]) -> int:
     options.add_argument("--name", help="name of the results file")
     options.add_argument("--video", action="store_true", help="write a video of the first episodes")
     options.add_argument("--target", type=float, nargs="+", help="returns to ask a Decision Transformer for")
+    options.add_argument("--task", metavar="NAME", help="let the policy of this auxiliary task act, and judge by it")
+    parts = "policies of tasks one after another in each episode, such as reach:20,grasp:20,place; the last is judged"
+    options.add_argument("--schedule", metavar="NAME:STEPS,...,NAME", help=parts)
     options.add_argument("--expert", metavar="ENV", help="evaluate a scripted expert instead of a run")
     known = options.parse_args(args)
+    if known.task and known.schedule:
+        raise ConfigError("--task is a --schedule of one task: choose one of them")
     if known.episodes < 1:
         raise ConfigError(f"--episodes must be at least 1, not {known.episodes}")
     from roboloop.run.posthoc import Wish, evaluate_expert, evaluate_run
@@ -162,7 +167,8 @@ def evaluate(args: list[str]) -> int:
     if known.run is None:
         raise ConfigError("eval needs a run directory (or --expert ENV)")
     for target in known.target or [None]:
-        wish = Wish(known.episodes, known.seed, known.name, known.video, target)
+        schedule = known.task or known.schedule or ""
+        wish = Wish(known.episodes, known.seed, known.name, known.video, target, schedule)
         evaluate_run(find_run(known.run), known.checkpoint, wish)
     return 0
 

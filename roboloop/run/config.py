@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from roboloop.algos.config import BCConfig, DTConfig, MTSACConfig, PPOConfig, SACConfig, SACSettings
-from roboloop.algos.dac_config import DACConfig
+from roboloop.algos.guided_config import (
+    DACConfig,
+    GuidedSettings,
+    IntentionSettings,
+    LfGPConfig,
+    RCEConfig,
+    SQILConfig,
+    VPACEConfig,
+)
 from roboloop.core.errors import ConfigError
 from roboloop.data.config import RecordConfig, ReplayConfig
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
 from roboloop.sample.config import SampleConfig
+
+AlgoConfig: TypeAlias = (
+    SACConfig | MTSACConfig | PPOConfig | DTConfig | BCConfig
+    | DACConfig | LfGPConfig | VPACEConfig | SQILConfig | RCEConfig
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -99,7 +112,7 @@ class Experiment:
     """Decoded observations of a dataset that are kept in memory."""
     env: EnvConfig = field(default_factory=EnvConfig)
     sample: SampleConfig = field(default_factory=SampleConfig)
-    algo: SACConfig | MTSACConfig | PPOConfig | DTConfig | BCConfig | DACConfig = field(default_factory=SACConfig)
+    algo: AlgoConfig = field(default_factory=SACConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     update: UpdateConfig = field(default_factory=UpdateConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
@@ -134,17 +147,17 @@ class Experiment:
         self._check_evaluation()
         self._check_offline()
         self._check_real_time()
-        if isinstance(self.algo, SACSettings | DACConfig):
+        if isinstance(self.algo, SACSettings | GuidedSettings):
             self.replay.check(self.env.num_envs, self.algo.batch_size)
-        if isinstance(self.algo, DACConfig) and self.env.frame_stack != 1:
-            raise ConfigError("dac compares single observations with an expert's: leave env.frame_stack at 1")
+        if isinstance(self.algo, GuidedSettings):
+            self._check_guided(self.algo)
         if isinstance(self.algo, PPOConfig):
             self._check_on_policy(self.algo)
 
     @property
     def has_replay(self) -> bool:
         """Whether experience is kept and learned from many times."""
-        return isinstance(self.algo, SACSettings | DACConfig)
+        return isinstance(self.algo, SACSettings | GuidedSettings)
 
     @property
     def is_offline(self) -> bool:
@@ -159,6 +172,18 @@ class Experiment:
             raise ConfigError(
                 f"with sample.free_running each group needs every task: {in_group} envs are no multiple of {num_tasks}"
             )
+
+    def _check_guided(self, algo: GuidedSettings) -> None:
+        if self.env.frame_stack != 1:
+            raise ConfigError(f"{algo.name} compares single observations with an expert's: leave env.frame_stack at 1")
+        if registry.task_set(self.env.id):
+            raise ConfigError(f"{algo.name} learns tasks of one environment: {self.env.id} is a set; take --algo mtsac")
+        if not isinstance(algo, IntentionSettings) or algo.schedule.name != "learned":
+            return
+        sample = self.sample
+        if sample.workers or sample.real_time != "off" or sample.steps != 1:
+            raise ConfigError("schedule 'learned' is told of each episode as it ends: leave sample.workers, steps and "
+                              "real_time alone")  # fmt: skip
 
     def _check_evaluation(self) -> None:
         if self.eval.episodes and self.env.panda.address and not self.is_offline:

@@ -10,6 +10,7 @@ from typing import Any
 
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.files import replace_atomic
+from roboloop.core.tasks import forced_schedule
 from roboloop.core.types import Array, Env, Policy, PortablePolicy, RewardAware
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
@@ -38,6 +39,8 @@ class Wish:
     """Of the results file; none = by checkpoint and plan."""
     video: bool = False
     target: float | None = None
+    schedule: str = ""
+    """Tasks whose policies act one after another, as of roboloop record; the last one is judged."""
 
     @property
     def plan(self) -> Plan:
@@ -46,7 +49,9 @@ class Wish:
 
     @property
     def suffix(self) -> str:
-        """End of the names of files, by the target."""
+        """End of the names of files, by the target or the schedule."""
+        if self.schedule:
+            return "-" + self.schedule.replace(":", "").replace(",", "-")
         return "" if self.target is None else f"-target{self.target:g}"
 
     def name_of(self, step: int) -> str:
@@ -83,7 +88,8 @@ class _Exam:
     def __init__(self, run: RunDir, wish: Wish) -> None:
         self._run, self._wish = run, wish
         self._spec = build.spec_of(run.config)
-        self._tester = build.evaluator(run.config, wish.episodes)
+        judged = forced_schedule(wish.schedule)[-1][0] if wish.schedule else ""
+        self._tester = build.evaluator(run.config, wish.episodes, judged)
 
     def take(self, point: Checkpoint, name: str) -> tuple[PortablePolicy, Summary, Path]:
         """Return a checkpoint's policy, how it did, and where its episodes are."""
@@ -93,6 +99,9 @@ class _Exam:
         if target is not None:
             policy = aimed_at(policy, target, run)
             about["target"] = target
+        if self._wish.schedule:
+            policy = led_by(policy, self._wish.schedule, run)
+            about["schedule"] = self._wish.schedule
         out = run.path / "eval" / f"{name}{self._wish.suffix}.jsonl"
         return policy, self._tester.run(policy, self._wish.plan, out, about, print), out
 
@@ -131,6 +140,16 @@ def aimed_at(policy: PortablePolicy, target: float, run: RunDir) -> PortablePoli
     if not isinstance(policy, ImitationPolicy) or run.config.algo.name != "dt":
         raise DataError(f"--target is for Decision Transformers: {run.path} trained {run.config.algo.name}")
     return policy.with_target(target)
+
+
+def led_by(policy: PortablePolicy, schedule: str, run: RunDir) -> PortablePolicy:
+    """Return a policy of several tasks that follows a schedule."""
+    from roboloop.algos.intention_policy import IntentionPolicy
+
+    if not isinstance(policy, IntentionPolicy):
+        raise DataError(f"--task and --schedule are for policies of several tasks: {run.path} trained "
+                        f"{run.config.algo.name}")  # fmt: skip
+    return policy.led_by(forced_schedule(schedule))
 
 
 def pick(run: RunDir, which: str) -> Checkpoint:

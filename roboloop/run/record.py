@@ -18,6 +18,7 @@ from roboloop.core.errors import ConfigError, DataError, UserError
 from roboloop.core.options import Options
 from roboloop.core.rng import derive
 from roboloop.core.stop import StopRequest
+from roboloop.core.tasks import forced_schedule
 from roboloop.core.types import EnvSpec, PortablePolicy, Rollout
 from roboloop.data.assembly import facts_at
 from roboloop.data.attempts import Attempts
@@ -189,18 +190,7 @@ def _in_environments(known: argparse.Namespace, flags: list[str]) -> list[Actor]
 def _schedule(known: argparse.Namespace) -> list[tuple[str, int]]:
     """Return the tasks that are forced, with the steps of all but the last; empty = the environment's own."""
     text = known.task or known.schedule
-    if not text:
-        return []
-    parts = [part.partition(":") for part in text.split(",")]
-    for name, _, steps in parts[:-1]:
-        if not steps.isdecimal() or int(steps) < 1:
-            raise ConfigError(f"--schedule: how many steps of {name!r}? {name}:30 for example, not {steps!r}")
-    last, _, steps = parts[-1]
-    if steps:
-        raise ConfigError(
-            f"--schedule: the last task, {last!r}, goes on until the episode ends: without {steps!r} steps"
-        )
-    return [(name, int(steps)) for name, _, steps in parts[:-1]] + [(last, 0)]
+    return forced_schedule(text) if text else []
 
 
 def _expert(env_id: str, schedule: list[tuple[str, int]]) -> PortablePolicy:

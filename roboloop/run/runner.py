@@ -13,9 +13,10 @@ from roboloop.core.errors import DataError
 from roboloop.core.files import disk_errors
 from roboloop.core.schedules import Every
 from roboloop.core.stop import StopRequest
-from roboloop.core.types import EpisodeEnd, PortablePolicy, Rollout, State
+from roboloop.core.types import EpisodeAware, EpisodeEnd, PortablePolicy, Rollout, State
 from roboloop.data import journal as journal_files
 from roboloop.data.journal import START, Journal
+from roboloop.data.replay import Replay
 from roboloop.envs import registry
 from roboloop.run import checkpoint
 from roboloop.run.background import BackgroundEvaluator
@@ -108,6 +109,8 @@ class Runner:
 
     def _take(self, rollout: Rollout) -> None:
         self.store.add(rollout)
+        if rollout.episodes and isinstance(self.algo, EpisodeAware) and isinstance(self.store, Replay):
+            self.algo.hear(rollout, self.store.newest)
         self.clock.advance(rollout)
         self.recorder.offer(rollout, self.clock.step)
 

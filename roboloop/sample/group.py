@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from roboloop.core.errors import WorkerLost
+from roboloop.core.errors import DataError, WorkerLost
 from roboloop.core.rng import derive, get_rng_state, set_rng_state, stream
 from roboloop.core.types import Array, Decision, Env, EpisodeEnd, Policy, RewardAware, Rollout, State
 from roboloop.sample.buffers import Shape
@@ -236,6 +236,9 @@ class EnvGroup:
 
     def load(self, state: State) -> None:
         """Continue exactly where ``state`` was taken."""
+        if state["memory"].shape != self._memory.shape:
+            had, has = (memory.shape[1] for memory in (state["memory"], self._memory))
+            raise DataError(f"the running episodes have a policy's memory of {had} numbers, the policy now has {has}")
         self._started = bool(state["started"])
         for env, env_state in zip(self._envs, state["envs"], strict=False):
             env.set_state(env_state)

@@ -56,7 +56,7 @@ class Pilot:
         self._shape, self._seed, self._max_misses = shape, seed, max_misses
         self._warm_s = 0.0 if env.is_simulated else WARM_S
         self._stack = FrameStack(shape.spec, 1, shape.frame_stack)
-        self._memory = np.zeros((1, 0), np.float32)
+        self._memory = np.zeros((1, shape.memory_size), np.float32)
         self.episode = 0
         """Number of the episode that runs, or that comes next."""
         self.is_running = False
@@ -79,6 +79,7 @@ class Pilot:
     def begin(self) -> None:
         """Begin the episode that was made ready: its first action is due now."""
         self._stack.reset(0, self.env.first_look())
+        self._memory[:] = 0.0
         self._rng = stream(self._seed, "explore", 0, self.episode)
         self._length, self._return, self._shaped_return, self._success = 0, 0.0, 0.0, math.nan
         self._sent, self._misses_in_a_row, self.missed = None, 0, 0
@@ -130,6 +131,7 @@ class Pilot:
         decision = policy.act(self._stack.stacked, self._memory, True, self._rng)
         decided_s = self.env.now_s()
         self._sent, self._version = self.env.send(decision.action[0]), policy.version
+        self._memory[:] = decision.memory
         late_s, forward_s = looked_s - self._deadline_s, decided_s - begin_s
         self.ticks.append(Tick(self._deadline_s, late_s, forward_s, self.env.now_s() - looked_s))
 
