@@ -21,8 +21,8 @@ from _contender import Contender, Run, interleave, serve
 OBS_DIM, ACTION_DIM, NUM_BATCHES = 39, 4, 4
 TASKS = (1, 3, 6, 10, 50)
 NETS = ("heads", "soft", "plain")
-ROWS = 1200
-"""Splits into two shards of equally many rows for each of TASKS."""
+ROWS, SHARDS = 1200, 2
+"""Rows split into shards of equally many for each of TASKS."""
 HIDDEN, HEAD_HIDDEN = (256, 256), (256,)
 
 
@@ -43,9 +43,12 @@ def make_updates(net: str, num_tasks: int, rows: int, threads: int) -> Run:
     cfg: SACSettings
     if is_set:
         hidden = (*HIDDEN, *HEAD_HIDDEN) if net == "plain" else HIDDEN
-        cfg = MTSACConfig(net=net, hidden=hidden, head_hidden=HEAD_HIDDEN, batch_size=rows, processes=threads)  # type: ignore[arg-type]
+        cfg = MTSACConfig(
+            net=net,  # type: ignore[arg-type]
+            hidden=hidden, head_hidden=HEAD_HIDDEN, batch_size=rows, shards=SHARDS, processes=threads,
+        )  # fmt: skip
     else:
-        cfg = SACConfig(hidden=(*HIDDEN, *HEAD_HIDDEN), batch_size=rows, processes=threads)
+        cfg = SACConfig(hidden=(*HIDDEN, *HEAD_HIDDEN), batch_size=rows, shards=SHARDS, processes=threads)
     sac, rng = SAC(cfg, spec, frame_stack=1, seed=0), np.random.default_rng(0)
 
     def seen() -> Any:
@@ -112,6 +115,12 @@ def main(argv: list[str] | None = None) -> None:
         net, *numbers = args.serve
         tasks, rows, threads = map(int, numbers)
         return serve(lambda: make_updates(net, tasks, rows, threads))
+    for k in args.tasks:
+        rows = ROWS if args.per_task is None else args.per_task * k
+        if k < 1 or rows % (SHARDS * k):
+            parser.error(
+                f"{rows} rows do not split into {SHARDS} shards of {k} tasks: choose other --tasks, --per-task"
+            )
     if args.quick:
         args.nets, args.blocks, args.block_s = ["heads"], 5, 0.5
     results = []

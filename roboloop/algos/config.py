@@ -92,6 +92,8 @@ class MTSACConfig(SACSettings):
     """With net 'soft': units of a module."""
     gate_hidden: tuple[int, ...] = (256, 256)
     """With net 'soft': widths of the gate's layers; ``hidden`` are those of the state's embedding."""
+    routing: Literal["soft", "hard"] = "soft"
+    """With net 'soft': mix all modules that feed one, or take the likeliest alone; gradients are the mixture's."""
     task_weights: Literal["equal", "temperature"] = "equal"
     """'temperature' weighs losses by K softmax(-log alpha): tasks that still explore pull less."""
     normalize_reward: bool = False
@@ -115,9 +117,7 @@ class MTSACConfig(SACSettings):
 
     def check_split(self, num_tasks: int) -> None:
         """Refuse batches that do not fall into as many rows of each task in every shard."""
-        if self.batch_size % (num_tasks * self.shards):
-            parts = f"{num_tasks} tasks x {self.shards} shards"
-            raise ConfigError(f"batch_size {self.batch_size} does not split into {parts} of equal size")
+        check_task_rows(self, num_tasks)
 
 
 @dataclass(frozen=True)
@@ -285,8 +285,13 @@ class BCConfig:
     """Which algorithm this section configures."""
     context: int = 1
     """Steps per window; all of them are learned from, each by itself."""
+    net: Literal["plain", "heads"] = "plain"
+    """'plain' = one network; 'heads' = ``hidden`` layers that all tasks share, those of a set or an environment's
+    auxiliary ones, then layers of each task's own. A batch then has as many windows of each."""
     hidden: tuple[int, ...] = (256, 256)
     """Widths of the hidden layers."""
+    head_hidden: tuple[int, ...] = (256,)
+    """With net 'heads': widths of the hidden layers of each head; may be empty."""
     conv_channels: tuple[int, ...] = (32, 64, 128)
     """Channels of the convolutions that read pictures."""
     conv_kernels: tuple[int, ...] = (8, 4, 3)
@@ -314,6 +319,19 @@ class BCConfig:
         """Raise ConfigError where values are impossible or contradict each other."""
         check_imitation(self)
         has_layers(self, "hidden")
+        if self.head_hidden:
+            has_layers(self, "head_hidden")
+
+    def check_split(self, num_tasks: int) -> None:
+        """Refuse batches that do not fall into as many windows of each task in every shard."""
+        check_task_rows(self, num_tasks)
+
+
+def check_task_rows(config: MTSACConfig | BCConfig, num_tasks: int) -> None:
+    """Refuse batches that do not fall into as many rows of each task in every shard."""
+    if config.batch_size % (num_tasks * config.shards):
+        parts = f"{num_tasks} tasks x {config.shards} shards"
+        raise ConfigError(f"batch_size {config.batch_size} does not split into {parts} of equal size")
 
 
 def check_imitation(config: DTConfig | BCConfig) -> None:

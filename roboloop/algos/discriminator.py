@@ -19,13 +19,14 @@ from roboloop.algos import adversarial_losses as losses
 from roboloop.algos.adam import MAX_ADAM_STEP, FlatAdam
 from roboloop.algos.adversarial_losses import Lives
 from roboloop.algos.discriminator_config import DiscriminatorConfig
-from roboloop.algos.policy import ActionScale
+from roboloop.algos.policy import ActionScale, in_bounds
 from roboloop.core.errors import ConfigError
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
 from roboloop.core.types import Array, EnvSpec, Metrics, State
 from roboloop.nets.discriminator import DiscriminatorNet
 from roboloop.nets.flat import Views, clone, restore
 from roboloop.nets.normalize import RunningNorm
+from roboloop.nets.targets import TargetHead
 
 FORGET = 0.99
 """Per update, of how often the policy's world has ended: lives get longer or shorter as it learns."""
@@ -59,7 +60,8 @@ class Discriminator:
         self._tasks = tasks
         self.num_tasks = len(experts.steps)
         self._obs_dim = frame_stack * math.prod(spec.obs_shape)
-        inputs = self._obs_dim + spec.action_dim * cfg.use_action + (cfg.ends == "absorbing")
+        self._spec, self._head = spec, TargetHead(spec.action_choices or (0,) * spec.action_dim)
+        inputs = self._obs_dim + self._head.width * cfg.use_action + (cfg.ends == "absorbing")
         self._net = DiscriminatorNet(inputs, cfg.hidden, self.num_tasks, cfg.spectral_norm)
         self._flat, self._directions_flat = self._net.layout.zeros(), self._net.directions.zeros()
         self._weights, self._directions = self._views(self._flat), self._net.directions.views(self._directions_flat)
@@ -140,10 +142,19 @@ class Discriminator:
         lead = steps.ended.shape
         parts = [self._norm(np.asarray(steps.obs, np.float32).reshape(-1, self._obs_dim)).reshape(*lead, -1)]
         if self.cfg.use_action:
-            parts.append(self._scale.to_unit(np.asarray(steps.action, np.float32)))
+            parts.append(self._actions(steps.action).reshape(*lead, -1))
         if self.cfg.ends == "absorbing":
             parts.append(np.zeros((*lead, 1), np.float32))
         return _aligned(np.concatenate(parts, axis=-1))
+
+    def _actions(self, action: Array) -> Array:
+        """Return ``[N, width]``: what the environment made of actions, choices as one-hot.
+
+        Without the bounds it would be enough to look for what only a policy does, ask for more than there is.
+        """
+        taken = in_bounds(np.asarray(action, np.float32).reshape(-1, self._spec.action_dim), self._spec)
+        encoded: Array = self._head.encode(torch.from_numpy(self._scale.to_unit(taken))).numpy()
+        return encoded
 
     def _absorbing(self) -> Tensor:
         """Return the input that stands for all time after an end."""

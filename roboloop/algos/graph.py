@@ -17,6 +17,8 @@ from roboloop.nets.graph import Graph, Seen, Value
 from roboloop.nets.mlp import MLPSpec
 from roboloop.nets.stepwise import StepwiseSpec
 
+HEADS = "a policy with heads or soft modules cannot be exported: only one with algo.net 'plain' can"
+
 
 def onnx_model(policy: PortablePolicy) -> bytes:
     """Return the bytes of an ONNX file that acts as the policy does without exploring."""
@@ -38,7 +40,7 @@ def onnx_model(policy: PortablePolicy) -> bytes:
 def _actor(graph: Graph, policy: ActorPolicy, spec: EnvSpec) -> Value:
     net = net_of(policy.weights)
     if not isinstance(net, MLPSpec) or net.groups > 1:
-        raise ConfigError("a policy with heads or soft modules cannot be exported: only one with algo.net 'plain' can")
+        raise ConfigError(HEADS)
     frames = net.widths[0] // math.prod(spec.obs_shape)
     # SAC reads any observation as one vector, pictures too
     obs = graph.input(draw.OBS, (*draw.lead(frames), *spec.obs_shape), spec.obs_dtype)
@@ -61,6 +63,8 @@ def _imitation(graph: Graph, policy: ImitationPolicy, spec: EnvSpec) -> Value:
         raise ConfigError(
             "a Decision Transformer cannot be exported: it acts on past steps and on rewards, not on one observation"
         )
+    if model.num_tasks > 1:
+        raise ConfigError(HEADS)
     seen = draw.observation(graph, spec, model.fields)
     vector, features = _encoded(graph, seen, model.state.convs, state)
     states = graph.beside(features if vector is None else [*features, vector])

@@ -7,15 +7,15 @@ import math
 import numpy as np
 
 from roboloop.algos.adam import MAX_ADAM_STEP
+from roboloop.algos.config import BCConfig
 from roboloop.algos.imitation_policy import (
     DataScale,
     ImitationModel,
     ImitationPolicy,
-    in_bounds,
     return_scale_of,
 )
 from roboloop.algos.imitation_shard import SEED_WORDS, ImitationShape, ImitationShard
-from roboloop.algos.policy import ActionScale
+from roboloop.algos.policy import ActionScale, in_bounds
 from roboloop.algos.shards import ShardPool
 from roboloop.algos.staging import Staging
 from roboloop.core.errors import ConfigError, DataError
@@ -33,6 +33,8 @@ class Imitation:
     def __init__(self, model: ImitationModel, scale: DataScale, target: float, seed: int, device: str = "cpu") -> None:
         self.cfg = cfg = model.cfg
         cfg.check()
+        if isinstance(cfg, BCConfig):
+            cfg.check_split(model.num_tasks)
         if not scale.return_scale > 0:
             raise DataError(f"the scale of returns must be above 0, not {scale.return_scale}")
         self._model = model
@@ -54,7 +56,7 @@ class Imitation:
         return self._policy
 
     def update(self, batch: WindowBatch) -> Metrics:
-        """Take one gradient step on windows ``[batch_size, context]``."""
+        """Take one gradient step on windows ``[batch_size, context]``, which lie task by task."""
         cfg = self.cfg
         self._load_batch(batch)
         lr = cfg.lr * min(1.0, (self.num_updates + 1) / max(cfg.warmup_updates, 1))
@@ -74,6 +76,8 @@ class Imitation:
         model, wanted = self._model, (self.cfg.batch_size, self.cfg.context)
         if batch.mask.shape != wanted:
             raise ConfigError(f"{self.cfg.name} was built for {wanted} windows and steps, not {batch.mask.shape}")
+        if model.num_tasks > 1:
+            batch = WindowBatch(*(self._by_shard(column) for column in batch))
         valid = np.ascontiguousarray(batch.mask, bool).reshape(-1)
         rows, count = len(valid), int(valid.sum())
         if not count:
@@ -86,6 +90,11 @@ class Imitation:
         self._staging.put("t", np.clip(zeroed(batch.t.reshape(rows), padded), 0, model.times - 1))
         self._staging.put("action", self._units(zeroed(batch.action.reshape(rows, -1), padded)))
         self._load_obs(batch.obs, rows, padded)
+
+    def _by_shard(self, windows: Array) -> Array:
+        """Return windows, which lie task by task, shard by shard: each gets as many of each task."""
+        parts = windows.reshape(self._model.num_tasks, self.cfg.shards, -1, *windows.shape[1:])
+        return parts.swapaxes(0, 1).reshape(windows.shape)
 
     def _load_obs(self, obs: Array, rows: int, padded: Array) -> None:
         model = self._model

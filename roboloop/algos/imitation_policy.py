@@ -12,7 +12,6 @@ from torch import Tensor
 
 from roboloop.algos.config import BCConfig, DTConfig
 from roboloop.algos.flat_policy import FlatPolicy
-from roboloop.algos.policy import bounded
 from roboloop.core.config import override, to_dict
 from roboloop.core.errors import DataError, nearest
 from roboloop.core.state import spec_from_data, spec_to_data
@@ -82,6 +81,11 @@ class ImitationModel:
         """Per action column the number of choices, 0 = continuous."""
         return self.spec.action_choices or (0,) * self.spec.action_dim
 
+    @property
+    def num_tasks(self) -> int:
+        """Heads of the network, and parts of a batch of windows, one after another and equally large."""
+        return len(self.spec.tasks) if isinstance(self.cfg, BCConfig) and self.cfg.net == "heads" else 1
+
     @cached_property
     def head(self) -> TargetHead:
         """How actions are read and written."""
@@ -107,7 +111,9 @@ class ImitationModel:
         """The network proper."""
         cfg, state, width = self.cfg, self.state, self.head.width
         if isinstance(cfg, BCConfig):
-            return StepwiseSpec(MLPSpec((state.width, *cfg.hidden, width)), state.num_features, cfg.context)
+            layers = (*cfg.hidden, *cfg.head_hidden) if self.num_tasks > 1 else cfg.hidden
+            mlp = MLPSpec((state.width, *layers, width), groups=self.num_tasks, num_shared=len(cfg.hidden))
+            return StepwiseSpec(mlp, state.num_features, cfg.context, bool(self.spec.own_tasks))
         return TransformerSpec(
             state.width, state.num_features, width, width, cfg.context, self.times, cfg.width, cfg.layers, cfg.heads,
             cfg.dropout,
@@ -219,11 +225,3 @@ def config_of(data: dict[str, Any]) -> DTConfig | BCConfig:
 def pixel_norms(views: Views) -> list[Tensor]:
     """Return the shift and scale of each picture's pixels, in order."""
     return [view for name, view in views.items() if name.startswith("pixel_norm")]
-
-
-def in_bounds(action: Array, spec: EnvSpec) -> Array:
-    """Return actions as the environment took them: continuous ones clipped, choices as they are."""
-    is_choice = np.asarray(spec.action_choices or (0,) * spec.action_dim) > 0
-    low = np.where(is_choice, -np.inf, spec.action_low).astype(np.float32)
-    high = np.where(is_choice, np.inf, spec.action_high).astype(np.float32)
-    return bounded(action, low, high)

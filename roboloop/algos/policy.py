@@ -56,6 +56,14 @@ def bounded(values: Array, low: Array | float, high: Array | float) -> Array:
     return inside
 
 
+def in_bounds(action: Array, spec: EnvSpec) -> Array:
+    """Return actions as the environment took them: continuous ones clipped, choices as they are."""
+    is_choice = np.asarray(spec.action_choices or (0,) * spec.action_dim) > 0
+    low = np.where(is_choice, -np.inf, spec.action_low).astype(np.float32)
+    high = np.where(is_choice, np.inf, spec.action_high).astype(np.float32)
+    return bounded(action, low, high)
+
+
 class UniformPolicy(WithoutWeights):
     """Actions drawn evenly between the bounds and among the allowed choices, for warm-up."""
 

@@ -63,7 +63,7 @@ class SACShape:
             return MLPSpec(widths, cfg.layer_norm, groups=tasks, num_shared=len(cfg.hidden))
         return SoftSpec(
             self.obs_dim - tasks, tasks, action_dim, outputs, cfg.modules, cfg.module_layers, cfg.module_width,
-            cfg.hidden, cfg.gate_hidden,
+            cfg.hidden, cfg.gate_hidden, cfg.routing == "hard",
         )  # fmt: skip
 
     @property
@@ -221,7 +221,7 @@ class SACShard:
         self._actor.backward(self._among_all(sample_gradient(drawn, d_action, d_log_prob)))
         self._report(actor_loss(q, drawn.log_prob, alpha, batch_size)[1])
         if isinstance(self._actor, SoftModules):
-            even = [evenness(p[: self._rows]).sum() * (1.0 / self._cfg.batch_size) for p in self._actor.routing]
+            even = [evenness(p[: self._rows]).sum() * (1.0 / self._cfg.batch_size) for p in self._actor.chances]
             self._report({f"evenness/layer{i}": value for i, value in enumerate(even)})
         self._entropy[:] = drawn.log_prob.view(self._shape.num_tasks, -1).sum(1) * (-1.0 / batch_size)
 

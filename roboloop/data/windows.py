@@ -25,7 +25,9 @@ class Windows:
         seed: int,
         rows: Array | None = None,
         cache_bytes: int = 1 << 30,
+        skip: int = 0,
     ) -> None:
+        """Draw from some episodes, or from all, but for their first ``skip`` steps."""
         rows = np.arange(len(dataset)) if rows is None else np.asarray(rows, np.int64)
         if not len(rows):
             raise DataError(f"dataset {dataset.directory} has no episodes to draw windows from")
@@ -34,6 +36,10 @@ class Windows:
         self._lengths: Array = dataset.table["length"][rows]
         self._ends = np.cumsum(self._lengths)
         self._begins = self._ends - self._lengths
+        if self._lengths.min() <= skip:
+            what = f"an episode of {self._lengths.min()} steps in {dataset.directory}"
+            raise DataError(f"{what} has nothing after {skip} steps")
+        self._skip, self._drawn_ends = skip, self._ends - skip * np.arange(1, len(rows) + 1)
         self._action, self._return_to_go = _load_columns(dataset, rows, self._begins)
         chunks = _Chunks(dataset, rows, self._lengths, length)
         frames = int(self._ends[-1]) + len(rows)
@@ -53,8 +59,9 @@ class Windows:
     def sample(self) -> WindowBatch:
         """Draw a batch; its arrays are reused by the next call."""
         batch = self._batch
-        draw = self._rng.integers(self._ends[-1], size=len(batch.t))
-        episode = np.searchsorted(self._ends, draw, side="right")
+        draw = self._rng.integers(self._drawn_ends[-1], size=len(batch.t))
+        episode = np.searchsorted(self._drawn_ends, draw, side="right")
+        draw += self._skip * (episode + 1)  # to the number of the step among all
         step = draw - self._begins[episode]
         count = np.minimum(self._length, self._lengths[episode] - step)
         offset = self._offsets - (self._length - count)[:, None]  # negative in the padding

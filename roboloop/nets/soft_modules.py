@@ -2,7 +2,7 @@
 
 The version of the authors' code, which differs from the paper: the gate has layers of its own; the state embedding is
 activated before the first modules; a routing sees all earlier ones; ReLU follows the weighted sum, not the module; and
-the last modules are summed by a routing of their own.
+the last modules are summed by a routing of their own. Hard routings feed each module from its likeliest one alone.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class SoftSpec:
     """Widths of the layers that embed state and action; the task's embedding is as wide as the last."""
     gate: tuple[int, ...]
     """Widths of the layers between the embeddings and the routings."""
+    hard: bool = False
+    """Whether each module is fed by its likeliest one alone; gradients are those of the mixture (straight-through)."""
 
     groups = 1
 
@@ -49,6 +51,11 @@ class SoftSpec:
     def gating(self) -> MLPSpec:
         """Both embeddings, multiplied, to what routings are made from."""
         return MLPSpec((self.embedding[-1], *self.gate))
+
+    @property
+    def route(self) -> str:
+        """What the layers that route are called; their name says how, so that weights alone say what they are."""
+        return "pick" if self.hard else "route"
 
     def links(self, routing: int) -> int:
         """Return the numbers of a routing: between all modules of two layers, or from the last layer to the output."""
@@ -64,7 +71,7 @@ class SoftSpec:
         for i in range(self.layers):
             if i > 0:
                 shapes |= _linear(f"seen{i}", sum(self.links(j) for j in range(i)), self.gate[-1])
-            shapes |= _linear(f"route{i}", self.gate[-1], self.links(i))
+            shapes |= _linear(f"{self.route}{i}", self.gate[-1], self.links(i))
         shapes |= _linear("modules0", self.embedding[-1], n * width)
         for i in range(1, self.layers):
             shapes |= {f"modules{i}.weight": (n, width, width), f"modules{i}.bias": (n, width)}
@@ -91,6 +98,7 @@ class SoftSpec:
             width=width,
             embedding=state.widths[1:],
             gate=gate.widths[1:],
+            hard="pick0.bias" in weights,
         )
 
 
@@ -114,13 +122,15 @@ class SoftModules:
         self._gate = MLP(spec.gating, under("gate", weights), self._of(grads, "gate"), rows, scratch, f"{name}.gate")
         self._task = self._linear("task", last)
         self._seen = [self._linear(f"seen{i}", gate) for i in range(1, spec.layers)]
-        self._route = [self._linear(f"route{i}", spec.links(i)) for i in range(spec.layers)]
+        self._route = [self._linear(f"{spec.route}{i}", spec.links(i)) for i in range(spec.layers)]
         self._first = self._linear("modules0", n * width)
         self._modules = [self._grouped(f"modules{i}") for i in range(1, spec.layers)]
         self._out = self._linear("out", spec.outputs)
         self._x = scratch.take(f"{name}.x", rows, spec.state_dim + spec.action_dim)
         self.routing: list[Tensor] = []
         """Of the latest rows: per layer ``[rows, to, from]``, and ``[rows, 1, from]`` for the output; sums are one."""
+        self.chances: list[Tensor] = []
+        """The softmax of each routing: itself, where it is not hard."""
 
     @staticmethod
     def _of(views: Views | None, part: str) -> Views | None:
@@ -161,13 +171,14 @@ class SoftModules:
         n, rows = self._spec.modules, self._rows
         self._c = [self._e.relu()]  # what a routing is made from, active
         self._seen_out: list[Tensor] = []
-        self.routing = []
+        self.routing, self.chances = [], []
         for i, route in enumerate(self._route):
             if i > 0:
                 before = torch.cat([routing.flatten(1) for routing in self.routing], 1)
                 self._seen_out.append(self._seen[i - 1].forward(before))
                 self._c.append((self._seen_out[-1] * self._e).relu_())
-            self.routing.append(route.forward(self._c[i]).view(rows, -1, n).softmax(2))
+            self.chances.append(route.forward(self._c[i]).view(rows, -1, n).softmax(2))
+            self.routing.append(_likeliest(self.chances[i]) if self._spec.hard else self.chances[i])
 
     def backward(self, dy: Tensor, need_dx: bool = False) -> Tensor | None:
         """Write the gradient of every weight, return the inputs' where asked; ``dy`` may cover only the first rows."""
@@ -213,8 +224,8 @@ class SoftModules:
         e = self._e[:rows]
         d_e = torch.zeros_like(e)
         for i in reversed(range(spec.layers)):
-            p = self.routing[i][:rows]
-            # of softmax over those who feed: p (dp - sum p dp)
+            p = self.chances[i][:rows]
+            # of softmax over those who feed: p (dp - sum p dp); also where only the likeliest does
             d_raw = p * (d_routing[i] - (p * d_routing[i]).sum(2, keepdim=True))
             d_c = ReLU.pull_back(must(self._route[i].backward(d_raw.flatten(1), True)), self._c[i][:rows])
             if i == 0:
@@ -231,6 +242,11 @@ def evenness(routing: Tensor) -> Tensor:
     """Return for each row of a routing how evenly modules are fed: 1 = by all alike, 0 = each by one alone."""
     entropy: Tensor = torch.special.entr(routing).sum(2).mean(1)
     return entropy / math.log(routing.shape[2])
+
+
+def _likeliest(chances: Tensor) -> Tensor:
+    """Return one for the likeliest to feed each module, the first among equals, and zero for the others."""
+    return torch.zeros_like(chances).scatter_(2, chances.argmax(2, keepdim=True), 1.0)
 
 
 def _mixed(routing: Tensor, g: Tensor) -> Tensor:

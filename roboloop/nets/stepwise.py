@@ -1,4 +1,4 @@
-"""A perceptron that sees one step at a time: what behaviour cloning learns."""
+"""A perceptron that sees one step at a time, perhaps with heads for several tasks: what behaviour cloning learns."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from roboloop.core.types import Array
 from roboloop.nets.flat import Views
+from roboloop.nets.grouped import places_by_group
 from roboloop.nets.layers import Scratch
 from roboloop.nets.mlp import MLP, MLPSpec, Shapes, initialise
 from roboloop.nets.windows import Windows
@@ -23,6 +24,9 @@ class StepwiseSpec:
     """Columns of a state that pictures fill: those whose gradient is wanted."""
     steps: int
     """Steps per window; each is a row of its own."""
+    reads_task: bool = False
+    """With several heads: whether the last columns of a state are its task as one-hot, shifted and scaled or not; else
+    the first head acts."""
 
     def shapes(self) -> Shapes:
         """Return the parameter names and shapes."""
@@ -66,16 +70,27 @@ class StepwiseActor:
 
     def __init__(self, spec: StepwiseSpec, weights: Views) -> None:
         self._spec, self._weights = spec, weights
-        self._net, self._rows = self._build(1), 1
+        self._rows = spec.mlp.groups
+        self._net = self._build(self._rows)
 
     def _build(self, rows: int) -> MLP:
         return MLP(self._spec.mlp, self._weights, None, rows, Scratch(self._weights["linear0.bias"].device))
 
     def step(self, state: Tensor, memory: Array) -> tuple[Tensor, Array]:
-        """Return the outputs of states ``[B, S]``."""
+        """Return the outputs of states ``[B, S]``, each by the head of its task."""
+        groups = self._spec.mlp.groups
+        if groups == 1:
+            return self._outputs(state), memory
+        group = state[:, -groups:].argmax(1).cpu().numpy() if self._spec.reads_task else np.zeros(len(state), np.int64)
+        place, n = places_by_group(group, groups)
+        ordered = state.new_zeros(groups * n, state.shape[1])
+        ordered[place] = state
+        return self._outputs(ordered)[place], memory
+
+    def _outputs(self, state: Tensor) -> Tensor:
         if len(state) != self._rows:
             self._net, self._rows = self._build(len(state)), len(state)
-        return self._net.forward(state), memory
+        return self._net.forward(state)
 
     def note_action(self, memory: Array, action: Array) -> None:
         """Forget it."""

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from roboloop.algos.config import PPOConfig, SACSettings
+from roboloop.algos.config import SACSettings
+from roboloop.algos.gail_config import GAILConfig
 from roboloop.algos.guided_config import GuidedSettings, IntentionSettings
 from roboloop.core.config import to_dict
 from roboloop.core.schedules import InSlack, UpdateRatio, WhenFull
@@ -128,7 +129,6 @@ def build(cfg: Experiment) -> Parts:
 
 def _online(cfg: Experiment) -> Parts:
     from roboloop.algos.policy import UniformPolicy  # torch is loaded only when it is needed
-    from roboloop.algos.ppo import PPO
 
     spec = spec_of(cfg)
     stack, num_envs = cfg.env.frame_stack, cfg.env.num_envs
@@ -136,13 +136,13 @@ def _online(cfg: Experiment) -> Parts:
     store: Store
     updates_due: UpdatesDue
     algo: Algorithm
-    if isinstance(cfg.algo, PPOConfig):
-        columns = cfg.algo.batch_envs or num_envs
-        algo = PPO(cfg.algo, spec, stack, columns, cfg.seed, cfg.device)
+    if (ppo := cfg.on_policy) is not None:
+        columns = ppo.batch_envs or num_envs
+        algo = _on_policy(cfg, spec, columns)
         store = gathered = RolloutStore(columns)
         updates_due = WhenFull(lambda: gathered.is_full)
         warmup = algo.policy  # it can only learn from its own actions
-        shape = Shape(spec, cfg.algo.rollout_steps, num_envs, stack, True, algo.policy.memory_size)
+        shape = Shape(spec, ppo.rollout_steps, num_envs, stack, True, algo.policy.memory_size)
     else:
         algo = learner = _off_policy(cfg, spec)
         store = Replay(cfg.replay.capacity, spec, num_envs, learner.needs, cfg.seed)
@@ -151,9 +151,20 @@ def _online(cfg: Experiment) -> Parts:
     said = plan.describe(cfg, shape)  # refuses what cannot fit before any process is started
     recorder = make_recorder(cfg, shape)
     sampler = make_sampler(cfg, shape, (algo.policy,) if warmup is algo.policy else (warmup, algo.policy))
-    if not isinstance(cfg.algo, PPOConfig):
+    if ppo is None:
         updates_due = make_updates_due(cfg, sampler)
     return Parts(sampler, store, algo, evaluator(cfg, cfg.eval.episodes), warmup, updates_due, recorder, said)
+
+
+def _on_policy(cfg: Experiment, spec: EnvSpec, columns: int) -> Algorithm:
+    if isinstance(cfg.algo, GAILConfig):
+        from roboloop.algos.gail import make_gail
+
+        return make_gail(cfg.algo, spec, experts_of(cfg.algo.expert, spec, cfg), columns, cfg.seed, cfg.device)
+    from roboloop.algos.ppo import PPO
+
+    assert cfg.on_policy is not None
+    return PPO(cfg.on_policy, spec, cfg.env.frame_stack, columns, cfg.seed, cfg.device)
 
 
 class OffPolicy(Algorithm, Protocol):
@@ -194,9 +205,10 @@ def task_names(cfg: Experiment, spec: EnvSpec) -> tuple[str, ...]:
 def _offline(cfg: Experiment) -> Parts:
     from roboloop.run import offline
 
-    store = offline.WindowStore(cfg)
+    spec = spec_of(cfg)
+    store = offline.open_store(cfg, spec)
     said = offline.describe(cfg, store)
-    algo = offline.learner(cfg, spec_of(cfg), store)
+    algo = offline.learner(cfg, spec, store)
     one_each = UpdateRatio(1.0, 0, 1, False)
     still = offline.StandingStill()
     return Parts(still, store, algo, evaluator(cfg, cfg.eval.episodes), algo.policy, one_each, NoRecorder(), said)
@@ -265,7 +277,7 @@ def policy_of(cfg: Experiment, spec: EnvSpec, state: State) -> PortablePolicy:
     made: imitation.ImitationPolicy | ppo.PPOPolicy | policy.ActorPolicy
     if cfg.is_offline:
         made = imitation.ImitationPolicy.from_state(saved, spec)
-    elif isinstance(cfg.algo, PPOConfig):
+    elif cfg.on_policy is not None:
         made = ppo.PPOPolicy.from_state(saved, spec)
     else:
         made = policy.ActorPolicy.from_state(saved, spec)

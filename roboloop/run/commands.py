@@ -19,10 +19,10 @@ from roboloop.run.rundir import RunDir, find_run, run_path
 
 STOPPED = 4
 _MAY_CHANGE = (
-    "steps", "checkpoint.", "eval.stop-", "algo.processes", "algo.sac.processes", "sample.workers", "sample.restarts",
-    "sample.hang-s", "sample.worker-memory-mb", "sample.max-misses", "sample.learner-hang-s", "observer", "tensorboard",
-    "wandb", "record.budget-mb", "record.min-free-mb", "record.ring-mb", "record.commit-s", "record.restarts",
-    "env.panda.address",
+    "steps", "checkpoint.", "eval.stop-", "algo.processes", "algo.sac.processes", "algo.ppo.processes",
+    "sample.workers", "sample.restarts", "sample.hang-s", "sample.worker-memory-mb", "sample.max-misses",
+    "sample.learner-hang-s", "observer", "tensorboard", "wandb", "record.budget-mb", "record.min-free-mb",
+    "record.ring-mb", "record.commit-s", "record.restarts", "env.panda.address",
 )  # fmt: skip
 """What a resumed run may be given anew: nothing that changes the past or the next step."""
 

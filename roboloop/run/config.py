@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from roboloop.algos.config import BCConfig, DTConfig, MTSACConfig, PPOConfig, SACConfig, SACSettings
+from roboloop.algos.gail_config import GAILConfig
 from roboloop.algos.guided_config import (
     DACConfig,
     GuidedSettings,
@@ -24,7 +25,7 @@ from roboloop.sample.config import SampleConfig
 
 AlgoConfig: TypeAlias = (
     SACConfig | MTSACConfig | PPOConfig | DTConfig | BCConfig
-    | DACConfig | LfGPConfig | VPACEConfig | SQILConfig | RCEConfig
+    | DACConfig | GAILConfig | LfGPConfig | VPACEConfig | SQILConfig | RCEConfig
 )  # fmt: skip
 
 
@@ -149,15 +150,25 @@ class Experiment:
         self._check_real_time()
         if isinstance(self.algo, SACSettings | GuidedSettings):
             self.replay.check(self.env.num_envs, self.algo.batch_size)
+        if isinstance(self.algo, GuidedSettings | GAILConfig) and self.env.frame_stack != 1:
+            what = f"{self.algo.name} compares single observations with an expert's"
+            raise ConfigError(f"{what}: leave env.frame_stack at 1")
         if isinstance(self.algo, GuidedSettings):
             self._check_guided(self.algo)
-        if isinstance(self.algo, PPOConfig):
-            self._check_on_policy(self.algo)
+        if self.on_policy is not None:
+            self._check_on_policy(self.on_policy)
 
     @property
     def has_replay(self) -> bool:
         """Whether experience is kept and learned from many times."""
         return isinstance(self.algo, SACSettings | GuidedSettings)
+
+    @property
+    def on_policy(self) -> PPOConfig | None:
+        """The PPO that learns from each rollout once; None where a replay or a dataset is learned from."""
+        if isinstance(self.algo, GAILConfig):
+            return self.algo.ppo
+        return self.algo if isinstance(self.algo, PPOConfig) else None
 
     @property
     def is_offline(self) -> bool:
@@ -174,8 +185,6 @@ class Experiment:
             )
 
     def _check_guided(self, algo: GuidedSettings) -> None:
-        if self.env.frame_stack != 1:
-            raise ConfigError(f"{algo.name} compares single observations with an expert's: leave env.frame_stack at 1")
         if registry.task_set(self.env.id):
             raise ConfigError(f"{algo.name} learns tasks of one environment: {self.env.id} is a set; take --algo mtsac")
         if not isinstance(algo, IntentionSettings) or algo.schedule.name != "learned":

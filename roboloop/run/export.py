@@ -143,8 +143,7 @@ class OnnxPolicy:
 
 def largest_difference(policy: Policy, exported: Policy, env: Env, frame_stack: int) -> float:
     """Let both see what an environment shows our policy, each with its own memory; return how far they ever part."""
-    from roboloop.algos.imitation_policy import in_bounds
-    from roboloop.algos.policy import ActionScale
+    from roboloop.algos.policy import ActionScale, in_bounds
     from roboloop.sample.stack import FrameStack
 
     scale, stack, rng = ActionScale(env.spec), FrameStack(env.spec, 1, frame_stack), np.random.default_rng(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ from roboloop.algos.config import BCConfig, DTConfig
 from roboloop.algos.decision_transformer import decision_transformer
 from roboloop.algos.imitation import DataScale, Imitation, return_scale_of
 from roboloop.core.errors import ConfigError, DataError
+from roboloop.core.rng import derive
 from roboloop.core.types import Array, EnvSpec, PortablePolicy, Rollout, State, WindowBatch
 from roboloop.data.dataset import Dataset
+from roboloop.data.experts import leading_steps, open_experts
 from roboloop.data.index import SCHEMA
 from roboloop.data.journal import START, Frontier, Journal, Record
 from roboloop.data.windows import Windows
@@ -61,13 +63,15 @@ class StandingStill(Unhurried):
 
 
 class WindowStore:
-    """Windows of the episodes that the dataset held when the run began; later ones are for later runs."""
+    """Windows of the episodes that a dataset held when the run began, all or those of one task.
+
+    Later ones are for later runs.
+    """
 
     journaled = False
 
-    def __init__(self, cfg: Experiment) -> None:
-        self._cfg = cfg
-        self._dataset = Dataset.open(dataset_path(cfg.dataset))
+    def __init__(self, cfg: Experiment, dataset: Dataset, batch_size: int, seed: int, task: str = "") -> None:
+        self._cfg, self._dataset, self._batch_size, self._seed, self._task = cfg, dataset, batch_size, seed, task
         self._choose(self._last_id())
 
     def _last_id(self) -> int:
@@ -77,16 +81,25 @@ class WindowStore:
         cfg, dataset = self._cfg, self._dataset
         assert isinstance(cfg.algo, DTConfig | BCConfig)
         self._known = dataset.table["id"] <= last_id
+        if self._task:
+            self._known = self._known & (dataset.table["task"] == self._task)
+            if not self._known.any():
+                raise DataError(f"dataset {dataset.directory} has no episodes of {self._task}")
         self.rows = best_rows(dataset, np.flatnonzero(self._known), cfg.top_percent)
         self._upto = last_id
-        self._windows = Windows(
-            dataset, cfg.algo.context, cfg.algo.batch_size, cfg.seed, self.rows, cfg.window_cache_mb * 1_000_000
-        )
+        cache_bytes = cfg.window_cache_mb * 1_000_000 * self._batch_size // cfg.algo.batch_size
+        skip = leading_steps(dataset.schema)
+        self._windows = Windows(dataset, cfg.algo.context, self._batch_size, self._seed, self.rows, cache_bytes, skip)
 
     @property
     def dataset(self) -> Dataset:
         """Where the windows come from."""
         return self._dataset
+
+    @property
+    def parts(self) -> Sequence[WindowStore]:
+        """All there is."""
+        return [self]
 
     def add(self, rollout: Rollout) -> None:
         """Take nothing."""
@@ -119,6 +132,61 @@ class WindowStore:
         self._windows.load(state["windows"])
 
 
+class TaskStore:
+    """As many windows of each task in every batch, task by task."""
+
+    journaled = False
+
+    def __init__(self, parts: Sequence[WindowStore]) -> None:
+        self.parts = parts
+
+    def add(self, rollout: Rollout) -> None:
+        """Take nothing."""
+
+    def sample(self) -> WindowBatch:
+        """Draw windows of every task."""
+        columns = zip(*(part.sample() for part in self.parts), strict=True)
+        return WindowBatch(*(np.concatenate(column) for column in columns))
+
+    def attach(self, journal: Journal) -> None:
+        """Keep nothing: the datasets are on disk already."""
+
+    def commit(self) -> Frontier:
+        """Return the beginning of a journal that is never written."""
+        return START
+
+    def state(self) -> State:
+        """Return which episodes of each task are drawn from, and the draws."""
+        return {"tasks": [part.state() for part in self.parts]}
+
+    def load(self, state: State, records: Iterable[Record]) -> None:
+        """Go on with the same episodes and draws."""
+        for part, saved in zip(self.parts, state["tasks"], strict=True):
+            part.load(saved, ())
+
+
+def open_store(cfg: Experiment, spec: EnvSpec) -> WindowStore | TaskStore:
+    """Return what a run learns from: one dataset, or the episodes of each task that the network has a head for."""
+    assert isinstance(cfg.algo, DTConfig | BCConfig)
+    path, batch_size = dataset_path(cfg.dataset), cfg.algo.batch_size
+    if not (isinstance(cfg.algo, BCConfig) and cfg.algo.net == "heads"):
+        if of_tasks(path):
+            raise ConfigError(f"{path} holds a dataset for each task: give the one of one, or set algo.net to 'heads'")
+        return WindowStore(cfg, Dataset.open(path), batch_size, cfg.seed)
+    tasks = spec.tasks
+    if len(tasks) < 2:
+        raise ConfigError(
+            f"algo.net 'heads' needs several tasks, {cfg.env.id} has one; a set such as metaworld/mt3 has some"
+        )
+    cfg.algo.check_split(len(tasks))
+    datasets = [Dataset.open(path)] * len(tasks) if spec.own_tasks else open_experts(path, tasks)
+    named = [task if spec.own_tasks else "" for task in tasks]
+    return TaskStore([
+        WindowStore(cfg, dataset, batch_size // len(tasks), derive(cfg.seed, "task", number), name)
+        for number, (dataset, name) in enumerate(zip(datasets, named, strict=True))
+    ])  # fmt: skip
+
+
 def dataset_path(name: str) -> Path:
     """Return a dataset's directory; a run's stands for the dataset that was recorded in it."""
     path = Path(name)
@@ -130,9 +198,19 @@ def dataset_path(name: str) -> Path:
     return path
 
 
+def of_tasks(path: Path) -> list[Path]:
+    """Return the datasets in a directory that is none itself, one for each task."""
+    return [] if (path / SCHEMA).is_file() else sorted(schema.parent for schema in path.glob(f"*/{SCHEMA}"))
+
+
 def env_of_dataset(name: str) -> dict[str, Any]:
     """Return the environment section of whatever recorded a dataset; its observations are single ones, never stacks."""
-    schema = Dataset.open(dataset_path(name)).schema
+    path = dataset_path(name)
+    schemas = [Dataset.open(part).schema for part in of_tasks(path) or (path,)]
+    if len(ids := sorted({schema.env_id for schema in schemas})) > 1:
+        how = "roboloop record ENV --expert --task NAME records tasks of one, and a set such as metaworld/mt3 is one"
+        raise DataError(f"{path} holds datasets of several environments ({', '.join(ids)}): {how}")
+    schema = schemas[0]
     return {**schema.source.get("env", {}), "id": schema.env_id, "frame_stack": 1}
 
 
@@ -158,13 +236,24 @@ def scale_of(dataset: Dataset, rows: Array) -> DataScale:
     return DataScale(mean.astype(np.float32), std.astype(np.float32), scale)
 
 
-def learner(cfg: Experiment, spec: EnvSpec, store: WindowStore) -> Imitation:
+def common_scale(scales: Sequence[DataScale]) -> DataScale:
+    """Return mean and deviation of observations of which each task shows as many."""
+    if len(scales) == 1:
+        return scales[0]
+    means, stds = np.stack([scale.obs_mean for scale in scales]), np.stack([scale.obs_std for scale in scales])
+    mean = means.mean(0)
+    std = np.sqrt((stds**2 + (means - mean) ** 2).mean(0))
+    return DataScale(mean, std, max(scale.return_scale for scale in scales))
+
+
+def learner(cfg: Experiment, spec: EnvSpec, store: WindowStore | TaskStore) -> Imitation:
     """Return the algorithm for a dataset; a target that was not given is the best return in it."""
     assert isinstance(cfg.algo, DTConfig | BCConfig)
-    check_spaces(cfg.env.id, spec, store.dataset)
-    returns = store.dataset.table["episode_return"][store.rows]
+    for part in store.parts:
+        check_spaces(cfg.env.id, spec, part.dataset)
+    returns = store.parts[0].dataset.table["episode_return"][store.parts[0].rows]
     target = float(returns.max()) if cfg.target is None else cfg.target
-    scale = scale_of(store.dataset, store.rows)
+    scale = common_scale([scale_of(part.dataset, part.rows) for part in store.parts])
     if isinstance(cfg.algo, BCConfig):
         return behaviour_cloning(cfg.algo, spec, scale, cfg.seed, cfg.device)
     return decision_transformer(cfg.algo, spec, scale, target, cfg.seed, cfg.device)
@@ -180,12 +269,16 @@ def check_spaces(env_id: str, spec: EnvSpec, dataset: Dataset) -> None:
             )
 
 
-def describe(cfg: Experiment, store: WindowStore) -> str:
+def describe(cfg: Experiment, store: WindowStore | TaskStore) -> str:
     """Return what a run learns from, in one line."""
-    table, rows = store.dataset.table, store.rows
-    returns = table["episode_return"][rows]
+    parts = [(part.dataset.table, part.rows) for part in store.parts]
+    returns = np.concatenate([table["episode_return"][rows] for table, rows in parts])
+    steps = sum(int(table["length"][rows].sum()) for table, rows in parts)
+    # parts of one dataset that are learned from by task are all of it
+    known = len(parts[0][0]["id"]) if len(parts) == 1 else len(returns)
+    tasks = f" and {len(parts)} tasks" if len(parts) > 1 else ""
     return (
-        f"plan: {len(rows)} of {len(table['id'])} episodes, {int(table['length'][rows].sum()):,} steps of "
-        f"{store.dataset.directory}, returns {returns.min():.4g} to {returns.max():.4g}; "
+        f"plan: {len(returns)} of {known} episodes, {steps:,} steps{tasks} of {dataset_path(cfg.dataset)}, "
+        f"returns {returns.min():.4g} to {returns.max():.4g}; "
         f"a step is one update, by up to {cfg.algo.processes} processes"
     )

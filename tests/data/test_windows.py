@@ -69,6 +69,20 @@ def test_windows_begin_at_every_step_equally_often(data):
     np.testing.assert_allclose(begins / begins.sum(), share, atol=4 * np.sqrt(0.1 / 40_000))
 
 
+def test_steps_that_only_lead_up_to_something_are_never_drawn(tmp_path):
+    with StoreWriter(tmp_path, schema_of("numbers"), 4000) as writer:
+        for number, length in enumerate((4, 7, 5)):
+            writer.append(*episode_of(number, length, "numbers"))
+    data = Dataset.open(tmp_path)
+    windows = Windows(data, 1, batch=500, seed=0, skip=3)
+    batch = windows.sample()
+    wanted = np.concatenate([data.episode(row).action[3:] for row in range(3)])
+    assert sorted({tuple(a) for a in batch.action[:, 0].tolist()}) == sorted(tuple(a) for a in wanted.tolist())
+    assert set(batch.t[:, 0].tolist()) == {3, 4, 5, 6}
+    with pytest.raises(DataError, match=r"an episode of 4 steps in .* has nothing after 4 steps"):
+        Windows(data, 1, batch=8, seed=0, skip=4)
+
+
 def test_the_return_to_go_of_a_first_step_is_the_return_on_record(data):
     windows = Windows(data, length=3, batch=200, seed=0)
     batch = windows.sample()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -12,13 +13,14 @@ from torch import Tensor
 from roboloop.nets.flat import Layout, Views
 from roboloop.nets.layers import Scratch, as_in_out
 from roboloop.nets.mlp import initialise
-from roboloop.nets.soft_modules import SoftSpec, evenness
+from roboloop.nets.soft_modules import SoftSpec, _likeliest, evenness
 
 ROWS = 9
 SHALLOW = SoftSpec(5, 3, 2, 4, modules=2, layers=2, width=6, embedding=(8, 7), gate=(5, 6))
 DEEP = SoftSpec(5, 3, 2, 4, modules=4, layers=4, width=3, embedding=(8,), gate=(5,))
 ACTOR = SoftSpec(5, 3, 0, 4, modules=3, layers=3, width=6, embedding=(8, 7), gate=(5, 6))
-SPECS = {"shallow": SHALLOW, "deep": DEEP, "actor": ACTOR}
+HARD = dataclasses.replace(DEEP, hard=True)
+SPECS = {"shallow": SHALLOW, "deep": DEEP, "actor": ACTOR, "hard": HARD}
 
 
 def make(spec: SoftSpec) -> tuple[Views, Views]:
@@ -56,7 +58,10 @@ def by_autograd(spec: SoftSpec, weights: Views, x: Tensor) -> Tensor:
     routing: list[Tensor] = []
     for i in range(spec.layers):
         cond = e if i == 0 else linear(f"seen{i}", torch.cat([p.flatten(1) for p in routing], 1)) * e
-        routing.append(linear(f"route{i}", cond.relu()).view(len(x), -1, spec.modules).softmax(2))
+        soft = linear(f"{'pick' if spec.hard else 'route'}{i}", cond.relu()).view(len(x), -1, spec.modules).softmax(2)
+        picked = torch.nn.functional.one_hot(soft.argmax(2), spec.modules).float()
+        # straight through: forward what was picked, backward what it was picked from
+        routing.append(picked + soft - soft.detach() if spec.hard else soft)
     first = linear("modules0", f.relu())
     given = list(first.split(spec.width, 1))
     for i in range(1, spec.layers):
@@ -114,10 +119,10 @@ def test_routings_sum_to_one_for_each_module_that_is_fed_and_differ_between_task
     net.forward(x)
     n = spec.modules
     assert [tuple(p.shape) for p in net.routing] == [(ROWS, n, n)] * (spec.layers - 1) + [(ROWS, 1, n)]
-    for routing in net.routing:
+    for routing, chances in zip(net.routing, net.chances, strict=True):
         torch.testing.assert_close(routing.sum(2), torch.ones(routing.shape[:2]))
         assert (routing >= 0).all()
-        assert not torch.allclose(routing[0], routing[1])
+        assert not torch.allclose(chances[0], chances[1])
 
 
 def test_evenness_by_hand() -> None:
@@ -126,4 +131,23 @@ def test_evenness_by_hand() -> None:
 
 
 def test_sizes_of_an_actor_are_read_back_from_its_weights() -> None:
-    assert SoftSpec.of(make(ACTOR)[0]) == ACTOR
+    for actor in (ACTOR, dataclasses.replace(ACTOR, hard=True)):
+        assert SoftSpec.of(make(actor)[0]) == actor
+
+
+def test_a_hard_routing_feeds_each_module_from_the_likeliest_alone() -> None:
+    chances = torch.tensor([[[0.2, 0.5, 0.3], [0.4, 0.4, 0.2]]])
+    assert _likeliest(chances).tolist() == [[[0, 1, 0], [1, 0, 0]]]
+    weights, _ = make(HARD)
+    net = HARD.build(weights, None, ROWS, Scratch())
+    net.forward(inputs(HARD))
+    for routing, chance in zip(net.routing, net.chances, strict=True):
+        assert set(routing.unique().tolist()) <= {0.0, 1.0}
+        assert torch.equal(routing.argmax(2), chance.argmax(2))
+        torch.testing.assert_close(chance.sum(2), torch.ones(chance.shape[:2]))
+
+
+def test_soft_routings_are_their_own_chances() -> None:
+    net = DEEP.build(make(DEEP)[0], None, ROWS, Scratch())
+    net.forward(inputs(DEEP))
+    assert all(a is b for a, b in zip(net.routing, net.chances, strict=True))

@@ -16,14 +16,15 @@ pytest.importorskip("onnxruntime")
 from roboloop import cli  # noqa: E402
 from roboloop.algos import graph  # noqa: E402
 from roboloop.algos.config import PPOConfig, SACConfig  # noqa: E402
-from roboloop.algos.imitation_policy import in_bounds  # noqa: E402
-from roboloop.algos.policy import UniformPolicy  # noqa: E402
+from roboloop.algos.policy import UniformPolicy, in_bounds  # noqa: E402
 from roboloop.algos.ppo import PPO  # noqa: E402
 from roboloop.algos.sac import SAC  # noqa: E402
 from roboloop.core.errors import ConfigError  # noqa: E402
 from roboloop.core.types import Array, EnvSpec, PortablePolicy  # noqa: E402
 from roboloop.run.export import PARITY_LIMIT, OnnxPolicy  # noqa: E402
 from roboloop.run.rundir import RunDir  # noqa: E402
+from tests.algos.test_bc_heads import AUXILIARY  # noqa: E402
+from tests.algos.test_bc_heads import make as make_heads  # noqa: E402
 from tests.algos.test_imitation import SMALL_BC, SMALL_DT, batches, make, random_obs  # noqa: E402
 from tests.algos.test_policy import SMALL  # noqa: E402
 from tests.algos.test_sac import SPEC  # noqa: E402
@@ -134,6 +135,8 @@ def test_what_cannot_be_exported_is_named():
         graph.onnx_model(make(SMALL_DT).policy)
     with pytest.raises(ConfigError, match="UniformPolicy"):
         graph.onnx_model(UniformPolicy(SPEC))
+    with pytest.raises(ConfigError, match="a policy with heads or soft modules cannot be exported"):
+        graph.onnx_model(make_heads(AUXILIARY).policy)
 
 
 @pytest.fixture

@@ -1,0 +1,108 @@
+"""Generative adversarial imitation (arXiv:1606.03476): PPO on rewards that a discriminator gives to whole rollouts."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from roboloop.algos.adversarial_losses import Lives
+from roboloop.algos.teachers import steps_of
+from roboloop.algos.discriminator import Discriminator, Steps
+from roboloop.algos.gail_config import GAILConfig
+from roboloop.algos.ppo import PPO, PPOPolicy
+from roboloop.core.errors import ConfigError
+from roboloop.core.rng import get_rng_state, set_rng_state, stream
+from roboloop.core.types import Array, EnvSpec, Metrics, Rollout, State
+from roboloop.data.experts import ExpertBuffer
+
+
+class GAIL:
+    """The Algorithm: ``update`` lets the discriminator learn from a rollout and pay for it, then PPO learn from it."""
+
+    def __init__(
+        self, cfg: GAILConfig, rl: PPO, discriminator: Discriminator, experts: ExpertBuffer, seed: int
+    ) -> None:
+        self.cfg, self._rl, self._discriminator, self._experts = cfg, rl, discriminator, experts
+        self._rng = stream(seed, "gail-rows")
+        self._earlier: deque[Steps] = deque(maxlen=cfg.replay_rollouts - 1)
+        self.num_updates = 0
+        self.progress = 0.0
+
+    @property
+    def policy(self) -> PPOPolicy:
+        """The live policy: each update changes it."""
+        return self._rl.policy
+
+    def update(self, rollout: Rollout) -> Metrics:
+        """Learn to tell the policy from the expert, pay by what was learned, then learn to be taken for the expert."""
+        steps = taken_steps(rollout)
+        told = self._learn_to_tell(steps)
+        # what the environment paid is replaced before any return is summed, so that values and their scale follow it
+        paid = self._discriminator.rewards(*steps)[0].reshape(rollout.reward.shape)
+        self._rl.progress = self.progress
+        learned = self._rl.update(rollout._replace(reward=paid))
+        self.num_updates = self._rl.num_updates
+        return {**learned, **told, "disc_reward": float(paid.mean())}
+
+    def _learn_to_tell(self, newest: Steps) -> Metrics:
+        """Take all steps of the discriminator on a rollout, and on those before it."""
+        size, sums = self.cfg.discriminator_batch, dict[str, list[float]]()
+        known = Steps(*(np.concatenate(column) for column in zip(*self._earlier, newest, strict=True)))
+        self._earlier.append(newest)
+        for number in range(self.cfg.discriminator_updates):
+            # the first lot is of the newest steps alone: nothing was learned from them yet, so that they can judge
+            source, held_out = (newest, self._experts.held_out(size)) if number == 0 else (known, None)
+            rows = self._rng.integers(len(source.ended), size=size)
+            metrics = self._discriminator.update(
+                Steps(*(column[rows] for column in source)),
+                steps_of(self._experts.sample(size)),
+                None if held_out is None else steps_of(held_out),
+            )
+            for name, value in metrics.items():
+                sums.setdefault(name, []).append(value)
+        return {name: float(np.mean(values)) for name, values in sums.items()}
+
+    def state(self) -> State:
+        """Return everything the next update depends on; the policy is where PPO's is."""
+        return {
+            **self._rl.state(),
+            "discriminator": self._discriminator.state(),
+            "experts": self._experts.state(),
+            "earlier": [steps._asdict() for steps in self._earlier],
+            "row_rng": get_rng_state(self._rng),
+        }
+
+    def load(self, state: State) -> None:
+        """Restore what ``state`` returned."""
+        self._rl.load(state)
+        self._discriminator.load(state["discriminator"])
+        self._experts.load(state["experts"])
+        self._earlier.clear()
+        self._earlier.extend(Steps(**steps) for steps in state["earlier"])
+        set_rng_state(self._rng, state["row_rng"])
+        self.num_updates = self._rl.num_updates
+
+    def close(self) -> None:
+        """Stop PPO's helper processes."""
+        self._rl.close()
+
+
+def taken_steps(rollout: Rollout) -> Steps:
+    """Return the steps of a rollout as rows of their own; one that only the clock ended has not ended."""
+
+    def rows(column: Array) -> Array:
+        return column.reshape(-1, *column.shape[2:]).copy()  # samplers reuse their arrays
+
+    return Steps(rows(rollout.obs[:-1]), rows(rollout.action), rows(rollout.terminated))
+
+
+def make_gail(
+    cfg: GAILConfig, spec: EnvSpec, experts: ExpertBuffer, num_envs: int, seed: int, device: str = "cpu"
+) -> GAIL:
+    """Return the algorithm of a config, with experts of one task."""
+    if spec.obs_dtype.names is not None:
+        raise ConfigError(f"gail compares plain observations, not the fields {', '.join(spec.obs_dtype.names)}")
+    rl = PPO(cfg.ppo, spec, 1, num_envs, seed, device)
+    lives = Lives(experts.num_steps, experts.num_ends)
+    return GAIL(cfg, rl, Discriminator(cfg.discriminator, spec, lives, cfg.ppo.gamma, seed), experts, seed)
