@@ -1,7 +1,8 @@
 """How long a policy takes from one observation to one action, ours beside its ONNX export, and what learning takes.
 
 Acting is timed call by call on one row, without exploration, from raw observation to bounded action; our PPO also says
-value and log-probability, the export does not. Both take turns in blocks of calls, so that they see the same machine;
+value and log-probability, the export does not. Policies with heads choose one by the task in the observation (their
+updates: ``bench multitask``). Both take turns in blocks of calls, so that they see the same machine;
 every case has a process of its own, with one thread on one core. ``weights`` is what the policy carries, ``memory`` by
 how much the process grew when it was built and called. For SAC also one whole update on a ready batch, by
 ``--processes`` processes and not tied to a core, and the replay ring of a million transitions.
@@ -31,7 +32,8 @@ PPO_CASES: dict[str, dict[str, Any]] = {
     "ppo gru 512 obs 39": {"core": "gru"},
     f"ppo pixels {PICTURE[2]}x{PICTURE[1]}": {},
 }
-CASES = (*SAC_CASES, *PPO_CASES)
+HEAD_CASES = {f"sac 256x256, {k} heads, obs {39 + k}": k for k in (3, 10, 50)}
+CASES = (*SAC_CASES, *HEAD_CASES, *PPO_CASES)
 BLOCK = 20
 """Calls of one side before the other has its turn."""
 
@@ -53,15 +55,21 @@ def spec_of(case: str) -> EnvSpec:
     bounds = (-2.0,) * ACTION_DIM, (2.0,) * ACTION_DIM
     if "pixels" in case:
         return EnvSpec(PICTURE, np.dtype(np.uint8), *bounds, 500)
-    return EnvSpec((int(case.rsplit(" ", 1)[1]),), np.dtype(np.float32), *bounds, 500)
+    tasks = tuple(f"task{k}" for k in range(HEAD_CASES.get(case, 0)))
+    shape = (int(case.rsplit(" ", 1)[1]),)
+    return EnvSpec(shape, np.dtype(np.float32), *bounds, 500, tasks=tasks, one_task_each=bool(tasks))
 
 
 def make_policy(case: str, spec: EnvSpec) -> Any:
     """Return a policy with its first weights."""
-    from roboloop.algos.config import PPOConfig, SACConfig
+    from roboloop.algos.config import MTSACConfig, PPOConfig, SACConfig
     from roboloop.algos.ppo import PPO
     from roboloop.algos.sac import SAC
 
+    if case in HEAD_CASES:
+        rows = 2 * HEAD_CASES[case]
+        heads = MTSACConfig(hidden=(256, 256), head_hidden=(), batch_size=rows, normalize_obs=True, processes=1)
+        return SAC(heads, spec, frame_stack=1, seed=0).policy.snapshot()
     if case in SAC_CASES:
         cfg = SACConfig(hidden=WIDTHS[SAC_CASES[case][0]], batch_size=2, normalize_obs=True, processes=1)
         sac = SAC(cfg, spec, frame_stack=1, seed=0)
@@ -102,9 +110,11 @@ def acting(case: str, calls: int, warmup: int) -> dict[str, dict[str, float]]:
     spec, rng = spec_of(case), np.random.default_rng(0)
     obs = (rng.random((1, *spec.obs_shape)) * 100).astype(spec.obs_dtype)
     policy = make_policy(case, spec)
-    model = onnx_model(policy)
-    makers: dict[str, Callable[[], Any]] = {"roboloop": policy.snapshot, "onnx": lambda: OnnxPolicy(model)}
-    num_bytes = {"roboloop": 4 * policy.num_weights, "onnx": len(model)}
+    makers: dict[str, Callable[[], Any]] = {"roboloop": policy.snapshot}
+    num_bytes = {"roboloop": 4 * policy.num_weights}
+    if case not in HEAD_CASES:  # which cannot be exported
+        model = onnx_model(policy)
+        makers["onnx"], num_bytes["onnx"] = lambda: OnnxPolicy(model), len(model)
     sides: dict[str, Callable[[], Any]] = {}
     found: dict[str, dict[str, float]] = {}
     for name, make in makers.items():

@@ -7,10 +7,10 @@ from collections import deque
 import numpy as np
 
 from roboloop.algos.adversarial_losses import Lives
-from roboloop.algos.teachers import steps_of
 from roboloop.algos.discriminator import Discriminator, Steps
 from roboloop.algos.gail_config import GAILConfig
 from roboloop.algos.ppo import PPO, PPOPolicy
+from roboloop.algos.teachers import steps_of
 from roboloop.core.errors import ConfigError
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
 from roboloop.core.types import Array, EnvSpec, Metrics, Rollout, State
