@@ -115,10 +115,6 @@ class MTSACConfig(SACSettings):
         if self.task_weights == "temperature" and self.alpha is not None:
             raise ConfigError("task_weights 'temperature' needs learned temperatures: leave alpha out")
 
-    def check_split(self, num_tasks: int) -> None:
-        """Refuse batches that do not fall into as many rows of each task in every shard."""
-        check_task_rows(self, num_tasks)
-
 
 @dataclass(frozen=True)
 class PPOConfig:
@@ -321,10 +317,6 @@ class BCConfig:
         has_layers(self, "hidden")
         if self.head_hidden:
             has_layers(self, "head_hidden")
-
-    def check_split(self, num_tasks: int) -> None:
-        """Refuse batches that do not fall into as many windows of each task in every shard."""
-        check_task_rows(self, num_tasks)
 
 
 def check_task_rows(config: MTSACConfig | BCConfig, num_tasks: int) -> None:

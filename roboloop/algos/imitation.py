@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from roboloop.algos.adam import MAX_ADAM_STEP
-from roboloop.algos.config import BCConfig
+from roboloop.algos.config import BCConfig, check_task_rows
 from roboloop.algos.imitation_policy import (
     DataScale,
     ImitationModel,
@@ -34,7 +34,7 @@ class Imitation:
         self.cfg = cfg = model.cfg
         cfg.check()
         if isinstance(cfg, BCConfig):
-            cfg.check_split(model.num_tasks)
+            check_task_rows(cfg, model.num_tasks)
         if not scale.return_scale > 0:
             raise DataError(f"the scale of returns must be above 0, not {scale.return_scale}")
         self._model = model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from roboloop.algos.config import MTSACConfig, SACSettings
+from roboloop.algos.config import MTSACConfig, SACSettings, check_task_rows
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, EnvSpec, State
 from roboloop.nets.normalize import RunningNorm
@@ -22,7 +22,7 @@ def tasks_of(cfg: SACSettings, spec: EnvSpec, frame_stack: int) -> tuple[str, ..
         raise ConfigError(f"mtsac needs a set of tasks such as metaworld/mt3: {name} is one; take --algo sac")
     if cfg.net == "soft" and frame_stack != 1:
         raise ConfigError(f"net 'soft' reads the task once: leave env.frame_stack at 1, not {frame_stack}")
-    cfg.check_split(len(spec.own_tasks))
+    check_task_rows(cfg, len(spec.own_tasks))
     return spec.own_tasks
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from roboloop.algos.bc import behaviour_cloning
-from roboloop.algos.config import BCConfig, DTConfig
+from roboloop.algos.config import BCConfig, DTConfig, check_task_rows
 from roboloop.algos.decision_transformer import decision_transformer
 from roboloop.algos.imitation import DataScale, Imitation, return_scale_of
 from roboloop.core.errors import ConfigError, DataError
@@ -62,13 +62,27 @@ class StandingStill(Unhurried):
         """Release nothing."""
 
 
-class WindowStore:
+class _OnDisk:
+    """What a store has in common whose experience is on disk already."""
+
+    journaled = False
+
+    def add(self, rollout: Rollout) -> None:
+        """Take nothing."""
+
+    def attach(self, journal: Journal) -> None:
+        """Keep nothing."""
+
+    def commit(self) -> Frontier:
+        """Return the beginning of a journal that is never written."""
+        return START
+
+
+class WindowStore(_OnDisk):
     """Windows of the episodes that a dataset held when the run began, all or those of one task.
 
     Later ones are for later runs.
     """
-
-    journaled = False
 
     def __init__(self, cfg: Experiment, dataset: Dataset, batch_size: int, seed: int, task: str = "") -> None:
         self._cfg, self._dataset, self._batch_size, self._seed, self._task = cfg, dataset, batch_size, seed, task
@@ -101,19 +115,9 @@ class WindowStore:
         """All there is."""
         return [self]
 
-    def add(self, rollout: Rollout) -> None:
-        """Take nothing."""
-
     def sample(self) -> WindowBatch:
         """Draw windows; the arrays are reused by the next call."""
         return self._windows.sample()
-
-    def attach(self, journal: Journal) -> None:
-        """Keep nothing: the dataset is on disk already."""
-
-    def commit(self) -> Frontier:
-        """Return the beginning of a journal that is never written."""
-        return START
 
     def state(self) -> State:
         """Return which episodes are drawn from, and the draws."""
@@ -132,28 +136,16 @@ class WindowStore:
         self._windows.load(state["windows"])
 
 
-class TaskStore:
+class TaskStore(_OnDisk):
     """As many windows of each task in every batch, task by task."""
-
-    journaled = False
 
     def __init__(self, parts: Sequence[WindowStore]) -> None:
         self.parts = parts
-
-    def add(self, rollout: Rollout) -> None:
-        """Take nothing."""
 
     def sample(self) -> WindowBatch:
         """Draw windows of every task."""
         columns = zip(*(part.sample() for part in self.parts), strict=True)
         return WindowBatch(*(np.concatenate(column) for column in columns))
-
-    def attach(self, journal: Journal) -> None:
-        """Keep nothing: the datasets are on disk already."""
-
-    def commit(self) -> Frontier:
-        """Return the beginning of a journal that is never written."""
-        return START
 
     def state(self) -> State:
         """Return which episodes of each task are drawn from, and the draws."""
@@ -178,7 +170,7 @@ def open_store(cfg: Experiment, spec: EnvSpec) -> WindowStore | TaskStore:
         raise ConfigError(
             f"algo.net 'heads' needs several tasks, {cfg.env.id} has one; a set such as metaworld/mt3 has some"
         )
-    cfg.algo.check_split(len(tasks))
+    check_task_rows(cfg.algo, len(tasks))
     datasets = [Dataset.open(path)] * len(tasks) if spec.own_tasks else open_experts(path, tasks)
     named = [task if spec.own_tasks else "" for task in tasks]
     return TaskStore([
