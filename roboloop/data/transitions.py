@@ -37,13 +37,13 @@ def every_kth(dataset: Dataset, every: int, seed: int, rows: Array | None = None
     """
     if every < 1:
         raise DataError(f"each {every}-th transition of {dataset.directory} is nothing")
+    return _gathered(dataset, rows, skip, lambda facts: slice(first_of(facts, every, seed, skip), None, every))
 
-    def chosen(facts: Facts) -> slice:
-        names = (facts.segment, facts.env, facts.episode)
-        first = int(stream(seed, "every_kth", *names).integers(min(every, facts.length - skip)))
-        return slice(skip + first, None, every)
 
-    return _gathered(dataset, rows, skip, chosen)
+def first_of(facts: Facts, every: int, seed: int, skip: int) -> int:
+    """Return the step of an episode that each k-th one is counted from."""
+    names = (facts.segment, facts.env, facts.episode)
+    return skip + int(stream(seed, "every_kth", *names).integers(min(every, facts.length - skip)))
 
 
 def finals(dataset: Dataset, rows: Array | None = None, skip: int = 0) -> Transitions:

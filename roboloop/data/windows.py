@@ -12,6 +12,7 @@ from roboloop.core.rng import get_rng_state, set_rng_state, stream
 from roboloop.core.types import Array, State, WindowBatch
 from roboloop.data.dataset import Dataset
 from roboloop.data.episodes import row_bytes
+from roboloop.data.transitions import first_of
 
 
 class Windows:
@@ -26,8 +27,9 @@ class Windows:
         rows: Array | None = None,
         cache_bytes: int = 1 << 30,
         skip: int = 0,
+        every: int = 1,
     ) -> None:
-        """Draw from some episodes, or from all, but for their first ``skip`` steps."""
+        """Draw from some episodes, or from all, beginning at each k-th step after their first ``skip`` ones."""
         rows = np.arange(len(dataset)) if rows is None else np.asarray(rows, np.int64)
         if not len(rows):
             raise DataError(f"dataset {dataset.directory} has no episodes to draw windows from")
@@ -39,7 +41,11 @@ class Windows:
         if self._lengths.min() <= skip:
             what = f"an episode of {self._lengths.min()} steps in {dataset.directory}"
             raise DataError(f"{what} has nothing after {skip} steps")
-        self._skip, self._drawn_ends = skip, self._ends - skip * np.arange(1, len(rows) + 1)
+        firsts = [first_of(dataset.entry(row).facts, every, seed, skip) for row in rows.tolist()] if every > 1 else skip
+        self._firsts, self._every = np.broadcast_to(np.asarray(firsts, np.int64), rows.shape), every
+        counts = -(-(self._lengths - self._firsts) // every)  # of steps that windows begin at
+        self._drawn_ends = np.cumsum(counts)
+        self._drawn_begins = self._drawn_ends - counts
         self._action, self._return_to_go = _load_columns(dataset, rows, self._begins)
         chunks = _Chunks(dataset, rows, self._lengths, length)
         frames = int(self._ends[-1]) + len(rows)
@@ -61,12 +67,11 @@ class Windows:
         batch = self._batch
         draw = self._rng.integers(self._drawn_ends[-1], size=len(batch.t))
         episode = np.searchsorted(self._drawn_ends, draw, side="right")
-        draw += self._skip * (episode + 1)  # to the number of the step among all
-        step = draw - self._begins[episode]
+        step = self._firsts[episode] + self._every * (draw - self._drawn_begins[episode])
         count = np.minimum(self._length, self._lengths[episode] - step)
         offset = self._offsets - (self._length - count)[:, None]  # negative in the padding
         np.greater_equal(offset, 0, out=batch.mask)
-        index = draw[:, None] + offset
+        index = (self._begins[episode] + step)[:, None] + offset
         np.take(self._action, index, axis=0, out=batch.action, mode="clip")
         np.take(self._return_to_go, index, out=batch.return_to_go, mode="clip")
         np.add(step[:, None], offset, out=batch.t, casting="same_kind")

@@ -209,8 +209,8 @@ ENVPOOL = (
 )
 """Ids of ours for which EnvPool has a port, the common ones; it has one of every Meta-World and DM Control task."""
 
-PLAY = ("place", "reach", "grasp", "move", "release")
-"""Our play world's: each is the main task of an environment of its own, and all are tasks of all of them."""
+PLAY = ("place", "perch", "reach", "grasp", "move", "release")
+"""Our play world's: each is the main task of an environment of its own, with all others but that of the other stand."""
 
 PANDA = ("reach", "push", "drawer", "door")
 """The simulated Panda rig's."""

@@ -1,7 +1,8 @@
 """A play world of our own, seen from the side: a hand, a block on the floor and a shelf. Some ten microseconds a step.
 
 Its tasks build upon each other: reach, grasp, move, place, release. A random hand opens and closes all the time, so
-it almost never carries the block anywhere, and placing it on the shelf must be learned from the other tasks.
+it almost never carries the block anywhere, and placing it on the shelf must be learned from the other tasks. With a
+perch instead of the shelf, short and somewhere else in each episode, all of it must be done more exactly.
 """
 
 from __future__ import annotations
@@ -16,16 +17,14 @@ from roboloop.envs.play_tasks import (
     CLOSED,
     FORMULAS,
     HOLDING,
-    OBS_SIZE,
     OPEN,
     PLATE_Y,
-    SHELF_HALF,
-    SHELF_X,
-    SHELF_Y,
+    STAND_Y,
     PlayTasks,
     Scene,
+    is_over,
     is_reached,
-    over_shelf,
+    stand_of,
 )
 
 STEPS = 100
@@ -49,13 +48,16 @@ class Play:
 
     def __init__(self, main: str) -> None:
         self._reward, self._success = FORMULAS[main]
+        self._stand = stand_of(main)
         self._scene = Scene(0.0, 0.0, OPEN, 0.0, 0.0)
 
     def reset(self, seed: int) -> Array:
-        """Draw where the hand is, and where the block lies: left of the shelf."""
-        draw = stream(seed, "play").uniform((-0.9, 0.1, -0.8), (0.9, 0.7, 0.1))
-        hand_x, hand_y, block_x = (on_grid(x) for x in draw.tolist())
-        self._scene = Scene(hand_x, hand_y, OPEN, block_x, 0.0)
+        """Draw where the hand is, where the block lies, left of the stand, and where that is."""
+        left, right = self._stand.x_range
+        draw = stream(seed, "play").uniform((-0.9, 0.1, -0.8, left), (0.9, 0.7, 0.1, right))
+        hand_x, hand_y, block_x, stand_x = (on_grid(x) for x in draw.tolist())
+        scene = Scene(hand_x, hand_y, OPEN, block_x, 0.0)
+        self._scene = scene._replace(stand_x=stand_x) if self._stand.is_seen else scene
         return self._obs()
 
     def step(self, action: Array, repeat: int) -> Outcome:
@@ -67,33 +69,38 @@ class Play:
         before = self._scene
         x = on_grid(min(max(before.hand_x + SPEED * way_x, -SIDE), SIDE))
         y = on_grid(min(max(before.hand_y + SPEED * way_y, 0.0), TOP))
-        if over_shelf(x) and (before.hand_y > PLATE_Y) != (y > PLATE_Y):
-            y = before.hand_y  # the shelf is in the way
+        if is_over(x, before.stand_x, self._stand) and (before.hand_y > PLATE_Y) != (y > PLATE_Y):
+            y = before.hand_y  # the stand is in the way
         width = self._gripped(before._replace(hand_x=x, hand_y=y), grip)
         if width == HOLDING:
-            self._scene = Scene(x, y, width, x, y)
+            scene = Scene(x, y, width, x, y, before.stand_x)
         else:
-            self._scene = Scene(x, y, width, before.block_x, _fallen(before.block_x, before.block_y))
-        scene = self._scene
-        return Outcome(self._obs(), float(self._reward(scene)), False, False, float(self._success(scene)))
+            scene = before._replace(hand_x=x, hand_y=y, width=width, block_y=self._fallen(before))
+        self._scene = scene
+        reward, success = self._reward(scene, self._stand), self._success(scene, self._stand)
+        return Outcome(self._obs(), float(reward), False, False, float(success))
 
-    @staticmethod
-    def _gripped(scene: Scene, grip: float) -> float:
+    def _fallen(self, scene: Scene) -> float:
+        """Return the height of a loose block a step later."""
+        is_held_up = is_over(scene.block_x, scene.stand_x, self._stand) and scene.block_y > PLATE_Y
+        return float(max(scene.block_y - FALL, STAND_Y if is_held_up else 0.0))
+
+    def _gripped(self, scene: Scene, grip: float) -> float:
         """Return the width after a wish to close (above 0) or to open; only a hand that closes now takes hold."""
         if grip <= 0:
             return OPEN
         if scene.width != OPEN:
             return float(scene.width)
-        return HOLDING if is_reached(scene) else CLOSED
+        return HOLDING if is_reached(scene, self._stand) else CLOSED
 
     def _obs(self) -> Array:
-        return np.array(self._scene.observation(), np.float32)
+        return np.array(self._scene.observation(self._stand), np.float32)
 
     def render(self) -> Array:
-        """Return floor and shelf (grey), block (orange) and hand (white; a frame where it is open)."""
+        """Return floor and stand (grey), block (orange) and hand (white; a frame where it is open)."""
         picture = np.zeros((_PIXELS, _PIXELS, 3), np.uint8)
         s = self._scene
-        _draw(picture, SHELF_X, PLATE_Y + 0.01, SHELF_HALF, 0.02, (110, 110, 110))
+        _draw(picture, s.stand_x, PLATE_Y + 0.01, self._stand.half, 0.02, (110, 110, 110))
         _draw(picture, 0.0, -0.1, SIDE + 0.1, 0.04, (110, 110, 110))
         _draw(picture, s.block_x, s.block_y, 0.06, 0.06, (240, 140, 20))
         _draw(picture, s.hand_x, s.hand_y, 0.04, 0.03, (255, 255, 255))
@@ -113,12 +120,6 @@ class Play:
         """Hold nothing."""
 
 
-def _fallen(x: float, y: float) -> float:
-    """Return the height of a loose block a step later."""
-    support = SHELF_Y if over_shelf(x) and y > PLATE_Y else 0.0
-    return max(y - FALL, support)
-
-
 def _draw(picture: Array, x: float, y: float, half_x: float, half_y: float, color: tuple[int, int, int]) -> None:
     """Fill a rectangle; the picture shows from -1.1 to 1.1, and from -0.15 to 1.05."""
     scale_x, scale_y = _PIXELS / 2.2, _PIXELS / 1.2
@@ -134,7 +135,7 @@ def make(task: str, cfg: EnvConfig, evaluation: bool) -> EpisodeEnv:
     return EpisodeEnv(
         Play(task),
         Task(
-            obs_shape=(OBS_SIZE,),
+            obs_shape=(stand_of(task).obs_size,),
             obs_dtype=FLOAT,
             action_low=-bound,
             action_high=bound,

@@ -13,14 +13,39 @@ from roboloop.envs.config import EnvConfig
 
 OPEN, HOLDING, CLOSED = 1.0, 0.5, 0.0
 """Widths of the gripper: a block keeps it from closing."""
-GRASP = 0.08
-"""Distance from hand to block within which closing takes hold of it."""
 NEAR = 0.15
-SHELF_X, SHELF_Y, SHELF_HALF = 0.6, 0.5, 0.25
-"""Where a block rests on the shelf: its height, and the middle and half the length of the shelf."""
+SHELF_X, STAND_Y = 0.6, 0.5
+"""The middle of the shelf, and the height of a block that rests on it or on the perch."""
 PLATE_Y = 0.40625
-"""The shelf itself, which no hand can pass: a block on it cannot be grasped from below."""
-OBS_SIZE = 7
+"""Shelf and perch themselves, which no hand can pass: a block on them cannot be grasped from below."""
+PERCH = "perch"
+
+
+class Stand(NamedTuple):
+    """What the block is to be put on, and how exact one must be."""
+
+    half: float
+    """Half of its length: a block whose middle is over it rests there."""
+    grasp: float
+    """Distance from hand to block within which closing takes hold of it."""
+    x_range: tuple[float, float]
+    """Where its middle is drawn from."""
+    is_seen: bool
+    """Whether observations say where it is."""
+
+    @property
+    def obs_size(self) -> int:
+        """How many numbers an observation has."""
+        return 7 + self.is_seen
+
+
+SHELF_STAND = Stand(0.25, 0.08, (SHELF_X, SHELF_X), is_seen=False)
+PERCH_STAND = Stand(0.0625, 0.04, (0.2, 0.9), is_seen=True)
+
+
+def stand_of(main: str) -> Stand:
+    """Return the furniture of a main task's world."""
+    return PERCH_STAND if main == PERCH else SHELF_STAND
 
 
 class Scene(NamedTuple):
@@ -31,20 +56,24 @@ class Scene(NamedTuple):
     width: Any
     block_x: Any
     block_y: Any
+    stand_x: Any = SHELF_X
 
-    def observation(self) -> list[float]:
-        """Return the numbers of an observation: the scene, and the way from hand to block."""
-        return [*self, self.block_x - self.hand_x, self.block_y - self.hand_y]
+    def observation(self, stand: Stand) -> list[float]:
+        """Return the numbers of an observation: hand and block, the way between them, and that on to the perch."""
+        ways = [self.block_x - self.hand_x, self.block_y - self.hand_y]
+        return [*self[:5], *ways, *([self.stand_x - self.block_x] if stand.is_seen else [])]
 
 
 def scene_of(obs: Array) -> Scene:
-    """Return the scenes of observations ``[N, 7]``; their numbers are exact, since all places lie on a grid."""
-    return Scene(*np.asarray(obs, np.float64).T[: len(Scene._fields)])
+    """Return the scenes of observations ``[N, 7 or 8]``; their numbers are exact, since all places lie on a grid."""
+    columns = np.asarray(obs, np.float64).T
+    scene = Scene(*columns[:5])
+    return scene if len(columns) == SHELF_STAND.obs_size else scene._replace(stand_x=columns[7] + scene.block_x)
 
 
-def over_shelf(x: Any) -> Any:
-    """Say whether a place is above or below the shelf."""
-    return abs(x - SHELF_X) <= SHELF_HALF
+def is_over(x: Any, stand_x: Any, stand: Stand) -> Any:
+    """Say whether a place is above or below the stand."""
+    return abs(x - stand_x) <= stand.half
 
 
 def squared_distance(s: Scene) -> Any:
@@ -56,29 +85,29 @@ def squared_distance(s: Scene) -> Any:
 # no function but operators from here on: numbers and arrays take the same way, and the same rounding
 
 
-def is_placed(s: Scene) -> Any:
-    """The block rests on the shelf, and nobody holds it."""
-    return (s.width != HOLDING) & over_shelf(s.block_x) & (s.block_y == SHELF_Y)
+def is_placed(s: Scene, stand: Stand) -> Any:
+    """The block rests on the stand, and nobody holds it."""
+    return (s.width != HOLDING) & is_over(s.block_x, s.stand_x, stand) & (s.block_y == STAND_Y)
 
 
-def is_reached(s: Scene) -> Any:
+def is_reached(s: Scene, stand: Stand) -> Any:
     """The hand is at the block."""
-    return squared_distance(s) <= GRASP * GRASP
+    return squared_distance(s) <= stand.grasp * stand.grasp
 
 
-def is_grasped(s: Scene) -> Any:
+def is_grasped(s: Scene, stand: Stand) -> Any:
     """The hand holds the block."""
     return s.width == HOLDING
 
 
-def is_moved(s: Scene) -> Any:
-    """The hand holds the block over the shelf."""
-    return (s.width == HOLDING) & over_shelf(s.block_x) & (s.block_y >= SHELF_Y)
+def is_moved(s: Scene, stand: Stand) -> Any:
+    """The hand holds the block over the stand."""
+    return (s.width == HOLDING) & is_over(s.block_x, s.stand_x, stand) & (s.block_y >= STAND_Y)
 
 
-def is_released(s: Scene) -> Any:
+def is_released(s: Scene, stand: Stand) -> Any:
     """The hand is open beside a block that rests."""
-    rests = (s.block_y == 0.0) | ((s.block_y == SHELF_Y) & over_shelf(s.block_x))
+    rests = (s.block_y == 0.0) | ((s.block_y == STAND_Y) & is_over(s.block_x, s.stand_x, stand))
     return (s.width == OPEN) & rests & (squared_distance(s) <= NEAR * NEAR)
 
 
@@ -87,42 +116,43 @@ def _closeness(s: Scene) -> Any:
     return 1.0 / (1.0 + squared_distance(s) / 0.09)
 
 
-def _reward_place(s: Scene) -> Any:
+def _reward_place(s: Scene, stand: Stand) -> Any:
     """Nothing until it is done: this is what guided play is for."""
-    return 1.0 * is_placed(s)
+    return 1.0 * is_placed(s, stand)
 
 
-def _reward_reach(s: Scene) -> Any:
-    done = is_reached(s)
+def _reward_reach(s: Scene, stand: Stand) -> Any:
+    done = is_reached(s, stand)
     return done + (1 - done) * _closeness(s)
 
 
-def _reward_grasp(s: Scene) -> Any:
+def _reward_grasp(s: Scene, stand: Stand) -> Any:
     """Come close with an open hand, then close it."""
-    done = is_grasped(s)
+    done = is_grasped(s, stand)
     return done + (1 - done) * (0.25 + 0.25 * (s.width == OPEN)) * _closeness(s)
 
 
-def _reward_move(s: Scene) -> Any:
-    """Hold the block, and bring it over the shelf."""
-    done = is_moved(s)
-    x, y = s.block_x - SHELF_X, s.block_y - (SHELF_Y + NEAR)
-    return done + (1 - done) * is_grasped(s) * (0.25 + 0.5 / (1.0 + (x * x + y * y) / 0.09))
+def _reward_move(s: Scene, stand: Stand) -> Any:
+    """Hold the block, and bring it over the stand."""
+    done = is_moved(s, stand)
+    x, y = s.block_x - s.stand_x, s.block_y - (STAND_Y + NEAR)
+    return done + (1 - done) * is_grasped(s, stand) * (0.25 + 0.5 / (1.0 + (x * x + y * y) / 0.09))
 
 
-def _reward_release(s: Scene) -> Any:
-    done = is_released(s)
+def _reward_release(s: Scene, stand: Stand) -> Any:
+    done = is_released(s, stand)
     return done + (1 - done) * 0.5 * (s.width == OPEN) * _closeness(s)
 
 
 FORMULAS = {
     "place": (_reward_place, is_placed),
+    PERCH: (_reward_place, is_placed),
     "reach": (_reward_reach, is_reached),
     "grasp": (_reward_grasp, is_grasped),
     "move": (_reward_move, is_moved),
     "release": (_reward_release, is_released),
 }
-"""Task -> reward of a scene, between 0 and 1, and whether it is a success."""
+"""Task -> reward of a scene before a stand, between 0 and 1, and whether it is a success."""
 
 
 class PlayTasks:
@@ -131,17 +161,19 @@ class PlayTasks:
     def __init__(self, main: str) -> None:
         if main not in names.PLAY:
             raise ConfigError(f"unknown play task {main!r}{nearest(main, names.PLAY)}")
-        self.names = (main, *(name for name in names.PLAY if name != main))
+        others = (name for name in names.PLAY if name not in (main, PERCH, *(["place"] if main == PERCH else [])))
+        self.names = (main, *others)
+        self._stand = stand_of(main)
 
     def task_rewards(self, obs: Array, action: Array, next_obs: Array) -> Array:
         """Return the rewards of transitions, float32 ``[N, K]``; they depend on the outcome alone."""
         scene = scene_of(next_obs)
-        return np.stack([FORMULAS[name][0](scene) for name in self.names], axis=1).astype(np.float32)
+        return np.stack([FORMULAS[name][0](scene, self._stand) for name in self.names], axis=1).astype(np.float32)
 
     def task_successes(self, obs: Array, action: Array, next_obs: Array) -> Array:
         """Return whether transitions end in success, bool ``[N, K]``."""
         scene = scene_of(next_obs)
-        return np.stack([FORMULAS[name][1](scene) for name in self.names], axis=1)
+        return np.stack([FORMULAS[name][1](scene, self._stand) for name in self.names], axis=1)
 
 
 def tasks(main: str, cfg: EnvConfig) -> PlayTasks:

@@ -109,6 +109,8 @@ class Experiment:
     """Return that a Decision Transformer is asked for; none = the best one in the data."""
     top_percent: float = 100.0
     """Learn only from the episodes of highest return that hold this share of the dataset's steps."""
+    window_every: int = 1
+    """Learn only from each so many-th step of an episode; where that begins is drawn for each, as with experts."""
     window_cache_mb: int = 2_000
     """Decoded observations of a dataset that are kept in memory."""
     env: EnvConfig = field(default_factory=EnvConfig)
@@ -215,6 +217,8 @@ class Experiment:
             raise ConfigError(f"{self.algo.name} sees whole windows: leave env.frame_stack at 1")
         if not 0 < self.top_percent <= 100:
             raise ConfigError(f"config key 'top_percent' must be above 0 and at most 100, not {self.top_percent}")
+        if self.window_every < 1:
+            raise ConfigError(f"config key 'window_every' must be at least 1, not {self.window_every}")
         if self.window_cache_mb < 1:
             raise ConfigError(f"config key 'window_cache_mb' must be at least 1, not {self.window_cache_mb}")
 

@@ -102,8 +102,10 @@ class WindowStore(_OnDisk):
         self.rows = best_rows(dataset, np.flatnonzero(self._known), cfg.top_percent)
         self._upto = last_id
         cache_bytes = cfg.window_cache_mb * 1_000_000 * self._batch_size // cfg.algo.batch_size
-        skip = leading_steps(dataset.schema)
-        self._windows = Windows(dataset, cfg.algo.context, self._batch_size, self._seed, self.rows, cache_bytes, skip)
+        self._windows = Windows(
+            dataset, cfg.algo.context, self._batch_size, self._seed, self.rows, cache_bytes,
+            leading_steps(dataset.schema), cfg.window_every,
+        )  # fmt: skip
 
     @property
     def dataset(self) -> Dataset:

@@ -6,6 +6,7 @@ import pytest
 from roboloop.core.errors import DataError
 from roboloop.data.dataset import Dataset
 from roboloop.data.store import StoreWriter
+from roboloop.data.transitions import every_kth
 from roboloop.data.windows import Windows
 from tests.data.kit import episode_of, fill, schema_of
 
@@ -147,3 +148,11 @@ def test_windows_stay_on_their_episodes_when_the_dataset_is_refreshed(tmp_path):
     data.refresh()
     for _ in range(5):
         assert all(a.tobytes() == b.tobytes() for a, b in zip(windows.sample(), alone.sample(), strict=True))
+
+
+def test_windows_of_each_kth_step_begin_where_experts_transitions_do(data):
+    windows, wanted = Windows(data, 1, batch=500, seed=3, every=4), every_kth(data, 4, 3)
+    batch = windows.sample()
+    seen = {(row[0].tobytes(), int(t)) for row, t in zip(batch.action, batch.t[:, 0], strict=True)}
+    assert {action for action, _ in seen} == {action.tobytes() for action in wanted.action}
+    assert len(seen) == len(wanted.action) < sum(LENGTHS)

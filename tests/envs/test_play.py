@@ -10,7 +10,7 @@ from roboloop.envs import EnvConfig, auxiliary_tasks, make, names, scripted_poli
 from roboloop.envs.check import check_env, check_tasks
 from roboloop.envs.env import EpisodeEnv
 from roboloop.envs.play import FALL, SPEED
-from roboloop.envs.play_tasks import CLOSED, HOLDING, OPEN, PLATE_Y, SHELF_HALF, SHELF_X, SHELF_Y, Scene
+from roboloop.envs.play_tasks import CLOSED, HOLDING, OPEN, PERCH_STAND, PLATE_Y, SHELF_STAND, SHELF_X, STAND_Y, Scene
 
 
 def play(task: str = "place", scene: Scene | None = None) -> EpisodeEnv:
@@ -40,12 +40,15 @@ def test_the_tasks_are_pure_functions_of_rows_and_the_main_one_is_first(task: st
     env, tasks = play(task), auxiliary_tasks(EnvConfig(id=f"play/{task}"))
     check_tasks(env, tasks)
     assert tasks.names[0] == task
-    assert sorted(tasks.names) == sorted(names.PLAY)
+    assert {*tasks.names, "place"} == {*names.PLAY} - {"perch"} | {task}
 
 
 @pytest.mark.parametrize("task", names.PLAY)
 def test_the_worlds_own_reward_and_success_are_those_of_the_first_task_bit_for_bit(task: str) -> None:
-    env, tasks = make(EnvConfig(id=f"play/{task}", max_episode_steps=2000)), auxiliary_tasks(EnvConfig(id="play/place"))
+    env, tasks = (
+        make(EnvConfig(id=f"play/{task}", max_episode_steps=2000)),
+        auxiliary_tasks(EnvConfig(id=f"play/{task}")),
+    )
     column = tasks.names.index(task)
     expert, rng = scripted_policy(f"play/{task}"), np.random.default_rng(1)
     obs, seen = env.reset(5), []
@@ -82,13 +85,13 @@ def test_a_block_that_is_let_go_falls_to_the_floor_or_onto_the_shelf() -> None:
     assert heights == [0.5 - FALL, 0.5 - 2 * FALL, 0.5 - 3 * FALL, 0.0, 0.0]
     env = play(scene=Scene(SHELF_X, 0.8125, HOLDING, SHELF_X, 0.8125))
     heights = [moved(env, 0, 0, -1).block_y for _ in range(4)]
-    assert heights[-2:] == [SHELF_Y, SHELF_Y]
+    assert heights[-2:] == [STAND_Y, STAND_Y]
     under = play(scene=Scene(SHELF_X, 0.25, HOLDING, SHELF_X, 0.25))
     assert [moved(under, 0, 0, -1).block_y for _ in range(2)][-1] == 0.0
 
 
 def test_no_hand_passes_the_shelf_and_beside_it_is_a_way() -> None:
-    for x, blocked in ((SHELF_X, True), (SHELF_X - SHELF_HALF - 0.1, False)):
+    for x, blocked in ((SHELF_X, True), (SHELF_X - SHELF_STAND.half - 0.1, False)):
         env = play(scene=Scene(x, PLATE_Y - 0.03125, OPEN, -0.5, 0.0))
         for _ in range(3):
             after = moved(env, 0, 1, -1)
@@ -108,9 +111,9 @@ def test_each_task_succeeds_in_the_scene_that_it_asks_for_and_in_no_other() -> N
         "held": Scene(-0.5, 0.25, HOLDING, -0.5, 0.25),
         "held over the shelf": Scene(SHELF_X, 0.75, HOLDING, SHELF_X, 0.75),
         "falling onto the shelf": Scene(SHELF_X, 0.75, OPEN, SHELF_X, 0.75),
-        "on the shelf": Scene(-0.5, 0.75, OPEN, SHELF_X, SHELF_Y),
+        "on the shelf": Scene(-0.5, 0.75, OPEN, SHELF_X, STAND_Y),
     }
-    obs = np.array([s.observation() for s in scenes.values()], np.float32)
+    obs = np.array([s.observation(SHELF_STAND) for s in scenes.values()], np.float32)
     found = tasks.task_successes(obs, obs[:, :3], obs)
     done = {name: [task for task, is_done in zip(tasks.names, row, strict=True) if is_done]
             for name, row in zip(scenes, found, strict=True)}  # fmt: skip
@@ -130,7 +133,7 @@ def test_each_task_succeeds_in_the_scene_that_it_asks_for_and_in_no_other() -> N
 
 def successes(task: str, steps: int, scenes: int, noise: float = 0.0) -> float:
     """Return how many of the scenes an expert has solved by its last step, whatever the scene is like."""
-    env, expert, rng = make(EnvConfig(id=f"play/{task}")), scripted_policy("play/place", task), np.random.default_rng(2)
+    env, expert, rng = make(EnvConfig(id=f"play/{task}")), scripted_policy(f"play/{task}"), np.random.default_rng(2)
     solved = 0
     for seed in range(scenes):
         obs = env.reset(seed)
@@ -164,6 +167,28 @@ def test_chance_reaches_and_grasps_but_never_places() -> None:
     assert by_name["reach"] > 0.08
     assert by_name["grasp"] > 0.03
     assert by_name["move"] == by_name["place"] == 0
+
+
+def test_on_the_perch_a_block_must_lie_and_be_grasped_more_exactly_than_on_the_shelf() -> None:
+    aside, low = SHELF_X + PERCH_STAND.half + 0.03125, 0.0625
+    assert aside < SHELF_X + SHELF_STAND.half
+    assert PERCH_STAND.grasp < low < SHELF_STAND.grasp
+    for main, rests in (("place", True), ("perch", False)):
+        env = play(main, Scene(aside, 0.625, HOLDING, aside, 0.625, SHELF_X))
+        heights = [moved(env, 0, 0, -1).block_y for _ in range(6)]
+        assert heights[-1] == (STAND_Y if rests else 0.0)
+        env = play(main, Scene(-0.5, low, OPEN, -0.5, 0.0, SHELF_X))
+        assert (moved(env, 0, 0, 1).width == HOLDING) is rests
+
+
+def test_the_perch_is_elsewhere_in_each_episode_and_an_observation_says_where() -> None:
+    env = play("perch")
+    for seed in range(20):
+        obs, s = env.reset(seed), scene(env)
+        assert PERCH_STAND.x_range[0] <= s.stand_x <= PERCH_STAND.x_range[1]
+        assert obs[3] + obs[7] == np.float32(s.stand_x)
+    assert scene(env).stand_x != scene(play("perch")).stand_x
+    assert {scene(play("place")).stand_x} == {SHELF_X}
 
 
 def test_an_unknown_task_is_one_line_with_the_nearest() -> None:

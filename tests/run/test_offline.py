@@ -127,6 +127,7 @@ def test_observations_are_measured_by_the_mean_and_deviation_of_the_data(tiny):
         ({"algo": DT, "dataset": "d", "record": {"keep": "all"}}, "record.keep"),
         ({"algo": DT, "dataset": "d", "env": {"frame_stack": 2}}, "frame_stack"),
         ({"algo": DT, "dataset": "d", "top_percent": 0}, "top_percent"),
+        ({"algo": DT, "dataset": "d", "window_every": 0}, "window_every"),
     ],
 )
 def test_a_contradiction_is_named_before_anything_is_created(tiny, changes, said):
