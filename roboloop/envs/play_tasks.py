@@ -161,8 +161,8 @@ class PlayTasks:
     def __init__(self, main: str) -> None:
         if main not in names.PLAY:
             raise ConfigError(f"unknown play task {main!r}{nearest(main, names.PLAY)}")
-        others = (name for name in names.PLAY if name not in (main, PERCH, *(["place"] if main == PERCH else [])))
-        self.names = (main, *others)
+        absent = "place" if main == PERCH else PERCH  # there is one stand
+        self.names = (main, *(name for name in names.PLAY if name not in (main, absent)))
         self._stand = stand_of(main)
 
     def task_rewards(self, obs: Array, action: Array, next_obs: Array) -> Array:
