@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from roboloop.core.errors import ConfigError, nearest
+from roboloop.envs.legged.config import LeggedConfig
 from roboloop.envs.panda.config import PandaConfig
 
 REWARD_VERSIONS = ("v1", "v2")
@@ -38,6 +39,8 @@ class EnvConfig:
     """Meta-World's goals: random draws one per episode from its seed, fixed keeps a single one."""
     panda: PandaConfig = field(default_factory=PandaConfig)
     """The Panda rig's rates, limits, rewards and driver."""
+    legged: LeggedConfig = field(default_factory=LeggedConfig)
+    """Noise, pushes and domains of legged robots, and numbers that go before a variant's."""
 
     def check(self) -> None:
         """Refuse values that no environment can honour."""
@@ -52,6 +55,7 @@ class EnvConfig:
             if value not in known:
                 raise ConfigError(f"env.{name} must be one of {', '.join(known)}, got {value!r}{nearest(value, known)}")
         self.panda.check()
+        self.legged.check()
         if self.panda.address and self.num_envs > 1:
             raise ConfigError(f"env.num_envs must be 1 with env.panda.address: one arm is there, not {self.num_envs}")
 

@@ -214,3 +214,20 @@ PLAY = ("place", "perch", "reach", "grasp", "move", "release")
 
 PANDA = ("reach", "push", "drawer", "door")
 """The simulated Panda rig's."""
+
+LEGGED_ENGINES = ("bullet", "mujoco")
+"""Engines that a legged robot can be in."""
+
+LEGGED_VARIANTS = ("soft", "deform", "heavy", "power", "emf", "latency", "slippery")
+"""Ways in which a legged robot or its floor can be another one; a deformable floor is Bullet's only."""
+
+LEGGED = (
+    *LEGGED_ENGINES,
+    *(
+        f"{engine}-{variant}"
+        for engine in LEGGED_ENGINES
+        for variant in LEGGED_VARIANTS
+        if variant != "deform" or engine == "bullet"
+    ),
+)
+"""Tasks of each legged robot: an engine, and how it differs."""

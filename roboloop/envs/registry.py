@@ -29,6 +29,7 @@ SUITES = {
     "envpool": "roboloop.envs.envpool:make",
     "panda": "roboloop.envs.panda.suite:make",
     "play": "roboloop.envs.play:make",
+    "hopper": "roboloop.envs.hopper:make",
 }
 """Suite -> ``module:function`` of ``make(task, cfg, evaluation)``."""
 
@@ -55,6 +56,7 @@ PACKAGES = {
     "envpool": ("envpool",),
     "panda": ("pybullet_data", "mujoco"),
     "play": (),
+    "hopper": (),  # which engine is missing, the engine says
 }
 """Top-level modules whose absence means that the suite's extra is not installed."""
 
@@ -129,7 +131,7 @@ def known_ids() -> list[str]:
         "doom": names.DOOM,
         "tiny": names.TINY,
     }
-    tasks |= {"envpool": names.ENVPOOL, "panda": names.PANDA, "play": names.PLAY}
+    tasks |= {"envpool": names.ENVPOOL, "panda": names.PANDA, "play": names.PLAY, "hopper": names.LEGGED}
     return [f"{suite}/{task}" for suite in SUITES for task in tasks[suite]]
 
 

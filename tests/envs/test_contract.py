@@ -15,13 +15,14 @@ METAWORLD = ["metaworld/reach-v3", "metaworld/pick-place-v3", "metaworld/lever-p
 GYM = ["gym/HalfCheetah-v5", "gym/Hopper-v5", "gym/Ant-v5", "Pendulum-v1"]
 CHOICES = ["gym/CartPole-v1", "Acrobot-v1", "gym/MountainCar-v0", "gym/Taxi-v4"]
 TINY = ["tiny/point", "tiny/mirror", "tiny/recall"]
+HOPPER = ["hopper/bullet", "hopper/mujoco"]
 DMC = ["dmc/walker-walk", "dmc/cartpole-swingup", "dmc/reacher-easy"]
 
 
 NEEDS_PYGAME = ["Pendulum-v1", *CHOICES]
 
 
-@pytest.mark.parametrize("env_id", METAWORLD + GYM + CHOICES + DMC + TINY)
+@pytest.mark.parametrize("env_id", METAWORLD + GYM + CHOICES + DMC + TINY + HOPPER)
 def test_the_suite_passes_the_contract(env_id: str) -> None:
     cfg = EnvConfig(id=env_id, max_episode_steps=120)
     check_env(lambda: make(cfg), pictures=env_id not in NEEDS_PYGAME)  # pygame is not a dependency
