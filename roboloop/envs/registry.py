@@ -30,6 +30,8 @@ SUITES = {
     "panda": "roboloop.envs.panda.suite:make",
     "play": "roboloop.envs.play:make",
     "hopper": "roboloop.envs.hopper:make",
+    "laikago": "roboloop.envs.quadruped:make_laikago",
+    "a1": "roboloop.envs.quadruped:make_a1",
 }
 """Suite -> ``module:function`` of ``make(task, cfg, evaluation)``."""
 
@@ -57,6 +59,8 @@ PACKAGES = {
     "panda": ("pybullet_data", "mujoco"),
     "play": (),
     "hopper": (),  # which engine is missing, the engine says
+    "laikago": (),
+    "a1": (),
 }
 """Top-level modules whose absence means that the suite's extra is not installed."""
 
@@ -131,7 +135,8 @@ def known_ids() -> list[str]:
         "doom": names.DOOM,
         "tiny": names.TINY,
     }
-    tasks |= {"envpool": names.ENVPOOL, "panda": names.PANDA, "play": names.PLAY, "hopper": names.LEGGED}
+    tasks |= {"envpool": names.ENVPOOL, "panda": names.PANDA, "play": names.PLAY}
+    tasks |= dict.fromkeys(("hopper", "laikago", "a1"), names.LEGGED)
     return [f"{suite}/{task}" for suite in SUITES for task in tasks[suite]]
 
 
