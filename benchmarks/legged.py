@@ -1,9 +1,9 @@
 """Control steps per second on one core: each legged robot in each engine, plain and in every variant.
 
-A control step is ten substeps of 1/500 s, with observation, reward and noise. Actions are small random ones, episodes
-are reset when they end, and resets are part of the time. ``engine`` is the share of the time that the physics engine
-takes by itself. All are timed in turn, round by round, by the CPU time of this one process, so that what else the
-machine does counts little; the median counts.
+A control step is ten substeps of 1/500 s, with observation, reward and noise. Actions hold the joints where they began,
+with some unrest, so that robots stand for a while; resets are part of the time. ``engine`` is the share of the time
+that the physics engine takes by itself. All are timed in turn, round by round, by the CPU time of this one process, so
+that what else the machine does counts little; the median counts.
 """
 
 from __future__ import annotations
@@ -41,14 +41,18 @@ class Contender:
 
         engine.step = timed
 
+    def _joints(self) -> Any:
+        return self._env.world.frame().q[-self._env.spec.action_dim :]  # type: ignore[attr-defined]
+
     def run(self, steps: int) -> tuple[float, float, float]:
         """Return control steps per second, the engine's share, and steps per episode."""
         self._engine_s, episodes, begin_s = 0.0, 0, time.process_time()
         for _ in range(steps):
             if self._ended:
                 self._env.reset(self._seed)
+                self._held = self._joints()
                 self._seed, episodes = self._seed + 1, episodes + 1
-            action = self._rng.normal(0.0, 0.15, self._env.spec.action_dim).astype("f4")
+            action = self._held - self._joints() + self._rng.normal(0.0, 0.05, len(self._held))
             _, _, terminated, truncated, _ = self._env.step(action)
             self._ended = terminated or truncated
         cpu_s = time.process_time() - begin_s
