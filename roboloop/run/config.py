@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from roboloop.algos.config import BCConfig, DTConfig, MTSACConfig, PPOConfig, SACConfig, SACSettings
+from roboloop.algos.dynamics_config import DynamicsConfig
 from roboloop.algos.gail_config import GAILConfig
 from roboloop.algos.guided_config import (
     DACConfig,
@@ -25,7 +26,7 @@ from roboloop.sample.config import SampleConfig
 
 AlgoConfig: TypeAlias = (
     SACConfig | MTSACConfig | PPOConfig | DTConfig | BCConfig
-    | DACConfig | GAILConfig | LfGPConfig | VPACEConfig | SQILConfig | RCEConfig
+    | DACConfig | GAILConfig | LfGPConfig | VPACEConfig | SQILConfig | RCEConfig | DynamicsConfig
 )  # fmt: skip
 
 
@@ -152,7 +153,7 @@ class Experiment:
         self._check_real_time()
         if isinstance(self.algo, SACSettings | GuidedSettings):
             self.replay.check(self.env.num_envs, self.algo.batch_size)
-        if isinstance(self.algo, GuidedSettings | GAILConfig) and self.env.frame_stack != 1:
+        if isinstance(self.algo, GuidedSettings | GAILConfig | DynamicsConfig) and self.env.frame_stack != 1:
             what = f"{self.algo.name} compares single observations with an expert's"
             raise ConfigError(f"{what}: leave env.frame_stack at 1")
         if isinstance(self.algo, GuidedSettings):
@@ -168,7 +169,7 @@ class Experiment:
     @property
     def on_policy(self) -> PPOConfig | None:
         """The PPO that learns from each rollout once; None where a replay or a dataset is learned from."""
-        if isinstance(self.algo, GAILConfig):
+        if isinstance(self.algo, GAILConfig | DynamicsConfig):
             return self.algo.ppo
         return self.algo if isinstance(self.algo, PPOConfig) else None
 
@@ -242,4 +243,6 @@ class Experiment:
         batch = algo.batch_envs or self.env.num_envs
         if batch % columns:
             raise ConfigError(f"algo.batch_envs {batch} is not a multiple of the {columns} envs that a rollout has")
+        if isinstance(self.algo, DynamicsConfig) and self.algo.max_lag and not columns == batch == self.env.num_envs:
+            raise ConfigError("windows with lags look back on the rollout before: they need all envs in each, in order")
         algo.check_split(batch)
