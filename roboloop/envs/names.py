@@ -216,7 +216,7 @@ PLAY = ("place", "perch", "reach", "grasp", "move", "release")
 PANDA = ("reach", "push", "drawer", "door")
 """The simulated Panda rig's."""
 
-LEGGED_ENGINES = ("bullet", "mujoco")
+LEGGED_ENGINES = ("bullet", "dart", "mujoco")
 """Engines that a legged robot can be in."""
 
 LEGGED_VARIANTS = ("soft", "deform", "heavy", "power", "emf", "latency", "slippery")
