@@ -232,3 +232,9 @@ LEGGED = (
     ),
 )
 """Tasks of each legged robot: an engine, and how it differs."""
+
+LEGGED_ROBOTS = ("hopper",)
+"""Suites of legged robots."""
+
+HYBRID = tuple(f"{robot}-{engine}" for robot in LEGGED_ROBOTS for engine in LEGGED_ENGINES)
+"""A robot in an engine whose parameters are set at every step; a variant may follow."""
