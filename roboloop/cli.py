@@ -91,7 +91,10 @@ VERBS: dict[str, tuple[Verb, str]] = {
     "plot": (_plot, "draw learning curves of one or more runs"),
     "record": (_record, "make a dataset by acting: a run's policy, a scripted expert, or random actions"),
     "dataset": (_dataset, "look at, verify, repair, merge, filter, export or import recorded episodes"),
-    "export": (_export, "write a run's policy as ONNX with a contract, proved equal to ours"),
+    "export": (
+        _export,
+        "write a run's policy as ONNX with a contract, proved equal to ours, or frozen for an environment",
+    ),
     "rig": (_rig, "be a simulated robot for other processes to train on, until Ctrl-C"),
     "recipes": (_recipes, "list the recipes, or print one"),
     "envs": (_envs, "list environment ids"),

@@ -14,7 +14,7 @@ from roboloop.envs.env import EpisodeEnv, Outcome, Task, World, repeated
 PERIOD_S = 0.1
 MOTOR_M_PER_S2 = 5.0
 DAMPING_PER_S = 1.0
-TRACK_M = 1.0
+TRACK_M = 0.7
 """Half the length of the track; who leaves it has ended the world."""
 WEAK = 0.5
 """Motor of the weak cart, beside the nominal 1."""
@@ -32,7 +32,7 @@ class Cart:
 
     def reset(self, seed: int) -> Array:
         """Draw place and speed."""
-        self._x_m, self._v_m_per_s = np.random.default_rng(seed).uniform((-0.5, -0.2), (0.5, 0.2)).tolist()
+        self._x_m, self._v_m_per_s = np.random.default_rng(seed).uniform((-0.4, -0.2), (0.4, 0.2)).tolist()
         return self.obs()
 
     def step(self, action: Array, repeat: int) -> Outcome:

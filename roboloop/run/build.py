@@ -10,6 +10,7 @@ from roboloop.algos.config import SACSettings
 from roboloop.algos.dynamics_config import DynamicsConfig
 from roboloop.algos.gail_config import GAILConfig
 from roboloop.algos.guided_config import GuidedSettings, IntentionSettings
+from roboloop.algos.refine_config import RefineConfig
 from roboloop.core.config import to_dict
 from roboloop.core.schedules import InSlack, UpdateRatio, WhenFull
 from roboloop.core.types import Algorithm, BatchSpec, Env, EnvSpec, PortablePolicy, Rollout, State, Stateful
@@ -168,6 +169,10 @@ def _on_policy(cfg: Experiment, spec: EnvSpec, columns: int) -> Algorithm:
 
         target = Dataset.open(Path(cfg.algo.target.directory))
         return make_dynamics(cfg.algo, spec, target, columns, cfg.seed, cfg.device)
+    if isinstance(cfg.algo, RefineConfig):
+        from roboloop.run import refine
+
+        return refine.make(cfg, cfg.algo, spec, columns)
     from roboloop.algos.ppo import PPO
 
     assert cfg.on_policy is not None
