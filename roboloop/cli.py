@@ -53,6 +53,18 @@ def _export(args: list[str]) -> int:
     return export(args)
 
 
+def _predict(args: list[str]) -> int:
+    from roboloop.run.predict import prediction
+
+    return prediction(args)
+
+
+def _sysid(args: list[str]) -> int:
+    from roboloop.run.sysid import sysid
+
+    return sysid(args)
+
+
 def _rig(args: list[str]) -> int:
     from roboloop.run.rig import rig
 
@@ -94,6 +106,8 @@ VERBS: dict[str, tuple[Verb, str]] = {
         _export,
         "write a run's policy as ONNX with a contract, proved equal to ours, or frozen for an environment",
     ),
+    "predict": (_predict, "say how true simulators are: how well they predict what was recorded elsewhere"),
+    "sysid": (_sysid, "find the constant parameters with which a simulator predicts recorded episodes best"),
     "rig": (_rig, "be a simulated robot for other processes to train on, until Ctrl-C"),
     "recipes": (_recipes, "list the recipes, or print one"),
     "envs": (_envs, "list environment ids; envs match ROBOT ENGINE... compares a robot in several engines"),

@@ -56,22 +56,10 @@ class ExpertBuffer:
             rows = np.flatnonzero(data.table["id"] <= last_id)
             self._counts.append(len(rows))
             rows = rows[: self._cfg.episodes or None]
-            held_out = self._num_held_out(len(rows), data)
-            order = stream(self._seed, "expert-held-out", task).permutation(len(rows))
-            self._taught.append(self._read(data, rows[np.sort(order[held_out:])]))
-            if held_out:
-                self._held_out.append(self._read(data, rows[np.sort(order[:held_out])]))
-
-    def _num_held_out(self, episodes: int, data: Dataset) -> int:
-        share = self._cfg.held_out
-        wanted = max(1, round(share * episodes)) if share else 0
-        if episodes <= wanted:
-            what = f"{data.directory} has {episodes} episodes of which {wanted} are held out"
-            raise DataError(
-                f"{what}: nothing is left to learn from"
-                + ("; expert.held_out (or target.held_out) may be 0" if wanted else "")
-            )
-        return wanted
+            taught, held_out = split(data, rows, self._cfg.held_out, self._seed, task)
+            self._taught.append(self._read(data, taught))
+            if len(held_out):
+                self._held_out.append(self._read(data, held_out))
 
     def _single_steps(self, data: Dataset, rows: Array) -> Part:
         skip = leading_steps(data.schema)
@@ -135,6 +123,19 @@ class ExpertBuffer:
                     "the run cannot go on exactly"
                 )
         set_rng_state(self._rng, state["rng"])
+
+
+def split(data: Dataset, rows: Array, held_out: float, seed: int, task: int = 0) -> tuple[Array, Array]:
+    """Return the rows to learn from and the share that is held out: equal seeds hold out the same episodes."""
+    wanted = max(1, round(held_out * len(rows))) if held_out else 0
+    if len(rows) <= wanted:
+        what = f"{data.directory} has {len(rows)} episodes of which {wanted} are held out"
+        raise DataError(
+            f"{what}: nothing is left to learn from"
+            + ("; expert.held_out (or target.held_out) may be 0" if wanted else "")
+        )
+    order = stream(seed, "expert-held-out", task).permutation(len(rows))
+    return rows[np.sort(order[wanted:])], rows[np.sort(order[:wanted])]
 
 
 def leading_steps(schema: Schema) -> int:
