@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from roboloop.core.options import Options
 from roboloop.data.dataset import Dataset
 from roboloop.data.index import SCHEMA
 from roboloop.envs.names import LEGGED_ENGINES, LEGGED_ROBOTS, LEGGED_VARIANTS
+from roboloop.envs.registry import task_name
 from roboloop.run import checkpoint
 from roboloop.run.commands import evaluate, train
 from roboloop.run.export import export
@@ -31,7 +32,7 @@ from roboloop.track.stats import bootstrap_interval, iqm
 from roboloop.track.terminal import table
 
 EXPLORE_STD = 0.27
-"""Of the behaviour policy where its data teach a simulator: the reference's exp(-1.3), wider than a finished policy's."""
+"""Of the behaviour policy where its data teach a simulator: the reference's exp(-1.3)."""
 PUSH_N = 80.0
 _VERBS: dict[str, Callable[[list[str]], int]] = {
     "train": train, "record": record, "export": export, "sysid": sysid, "eval": evaluate,
@@ -54,6 +55,7 @@ class Budget:
     refine_steps: int | None
     target_episodes: int
     generators: int
+    sysid_generations: int
     eval_episodes: int
 
 
@@ -176,9 +178,9 @@ class Pipeline:
 
     def evaluated(self, run: Path) -> tuple[list[float], list[float]]:
         """Return returns and lengths of a run's policy in the target, likeliest actions."""
-        name = f"simgan-{self.gap.target}"
-        self.do("eval", run, "--env", self.gap.target_env, "--episodes", self.gap.budget.eval_episodes, "--name", name)
-        rows = read_jsonl(run / "eval" / f"{name}.jsonl")[1:]
+        target = self.gap.target_env
+        self.do("eval", run, "--env", target, "--episodes", self.gap.budget.eval_episodes, "--name", "simgan")
+        rows = read_jsonl(run / "eval" / f"simgan-{task_name(target)}.jsonl")[1:]
         return [row["return"] for row in rows], [row["length"] for row in rows]
 
 
@@ -204,7 +206,9 @@ def _sysid(pipe: Pipeline) -> Path:
     found = gap.run(gap.name, "sysid") / "constant.safetensors"
     if not found.exists():
         found.parent.mkdir(parents=True, exist_ok=True)
-        pipe.do("sysid", gap.source_env, "--data", data, "--out", found, "--seed", gap.seed)
+        generations = gap.budget.sysid_generations
+        pipe.do("sysid", gap.source_env, "--data", data, "--out", found, "--generations", generations, "--seed",
+                gap.seed)  # fmt: skip
     return pipe.refined(f"{gap.name}/sysid", [found])
 
 
@@ -256,6 +260,7 @@ def simgan(args: list[str]) -> int:
     add("--runs-dir", default="runs")
     add("--target-episodes", type=int, default=200, help="episodes that are recorded in the target")
     add("--generators", type=int, default=5, help="late checkpoints of the generator that make the ensemble")
+    add("--sysid-generations", type=int, default=60, help="of the search for constant parameters")
     add("--eval-episodes", type=int, default=50)
     for stage in ("behaviour", "dynamics", "refine"):
         add(f"--{stage}-steps", type=int, help="the recipe's own unless given")
@@ -267,8 +272,10 @@ def simgan(args: list[str]) -> int:
         _check(method, METHODS, "method")
     if known.target == known.source:
         raise ConfigError(f"--target {known.target} is the source itself: there is no gap")
-    budget = Budget(known.behaviour_steps, known.dynamics_steps, known.refine_steps, known.target_episodes,
-                    known.generators, known.eval_episodes)  # fmt: skip
+    budget = Budget(**{field.name: getattr(known, field.name) for field in fields(Budget)})
+    for name, value in asdict(budget).items():
+        if value is not None and value < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
     gaps = [Gap(known.robot, known.source, known.target, seed, known.runs_dir, budget) for seed in known.seeds]
     try:
         found = {method: [_score(Pipeline(gap), method) for gap in gaps] for method in known.methods}
