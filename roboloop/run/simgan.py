@@ -19,7 +19,7 @@ from roboloop.core.files import replace_atomic
 from roboloop.core.options import Options
 from roboloop.data.dataset import Dataset
 from roboloop.data.index import SCHEMA
-from roboloop.envs.names import LEGGED_ENGINES, LEGGED_ROBOTS, LEGGED_VARIANTS
+from roboloop.envs.names import LEGGED, LEGGED_ENGINES, LEGGED_ROBOTS, LEGGED_VARIANTS
 from roboloop.envs.registry import task_name
 from roboloop.run import checkpoint
 from roboloop.run.commands import evaluate, train
@@ -77,7 +77,7 @@ class Gap:
 
     @property
     def target_env(self) -> str:
-        """Where it is meant to work: another engine, or a variant in the same one."""
+        """Where it is meant to work: a variant in the same engine, or another engine."""
         is_variant = self.target in LEGGED_VARIANTS
         return f"{self.robot}/{self.source}-{self.target}" if is_variant else f"{self.robot}/{self.target}"
 
@@ -254,7 +254,8 @@ def simgan(args: list[str]) -> int:
     add = options.add_argument
     add("robot", help=", ".join(LEGGED_ROBOTS))
     add("--source", default="bullet", help=f"engine that is tuned: {', '.join(LEGGED_ENGINES)}")
-    add("--target", required=True, help=f"another engine, or a variant: {', '.join(LEGGED_VARIANTS)}")
+    variants = ", ".join(LEGGED_VARIANTS)
+    add("--target", required=True, help=f"a variant: {variants}; or another engine, with one or without: dart-heavy")
     add("--methods", nargs="+", default=["direct", "simgan"], help=f"rows of the table: {', '.join(METHODS)}")
     add("--seeds", type=int, nargs="+", default=[0])
     add("--runs-dir", default="runs")
@@ -267,7 +268,7 @@ def simgan(args: list[str]) -> int:
     known = options.parse_args(args)
     _check(known.robot, LEGGED_ROBOTS, "robot")
     _check(known.source, LEGGED_ENGINES, "engine")
-    _check(known.target, (*LEGGED_ENGINES, *LEGGED_VARIANTS), "target")
+    _check(known.target, (*LEGGED_VARIANTS, *LEGGED), "target")
     for method in known.methods:
         _check(method, METHODS, "method")
     if known.target == known.source:
