@@ -78,10 +78,9 @@ def _recipes(args: list[str]) -> int:
 
 
 def _envs(args: list[str]) -> int:
-    from roboloop.envs.registry import known_ids
+    from roboloop.run.match import envs
 
-    print("\n".join(known_ids()))
-    return 0
+    return envs(args)
 
 
 def _bench(args: list[str]) -> int:
@@ -111,7 +110,7 @@ VERBS: dict[str, tuple[Verb, str]] = {
     "sysid": (_sysid, "find the constant parameters with which a simulator predicts recorded episodes best"),
     "rig": (_rig, "be a simulated robot for other processes to train on, until Ctrl-C"),
     "recipes": (_recipes, "list the recipes, or print one"),
-    "envs": (_envs, "list environment ids"),
+    "envs": (_envs, "list environment ids; envs match ROBOT ENGINE... compares a robot in several engines"),
     "bench": (_bench, "run a benchmark of benchmarks/"),
     "doctor": (_doctor, "say what this machine can do and what is missing"),
 }

@@ -81,16 +81,13 @@ class PPO:
 
     def begin_with(self, weights: Sequence[Array], biases: Sequence[Array], std: float, obs_norm: Array) -> None:
         """Begin with the layers ``[in, out]`` and means of another actor; its scale of observations then stays."""
-        net = self._model.net
-        dim = net.num_continuous
         for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
             own_bias = self._weights[f"actor.linear{i}.bias"]
             own = as_in_out(self._weights[f"actor.linear{i}.weight"], own_bias)
             own.zero_()
             own[:, : weight.shape[1]] = torch.from_numpy(weight)
             own_bias[: len(bias)] = torch.from_numpy(bias)
-        deviations = own_bias[dim:] if net.state_dependent_std else self._weights["log_std"]
-        deviations.fill_(math.log(std))
+        self._model.net.log_std_of(self._weights).bias.fill_(math.log(std))
         if self._norms.pop("vector_norm", None) is not None:  # what the actor sees must not move under it
             self._views["vector_norm"].copy_(torch.from_numpy(obs_norm))
 

@@ -216,7 +216,7 @@ PLAY = ("place", "perch", "reach", "grasp", "move", "release")
 PANDA = ("reach", "push", "drawer", "door")
 """The simulated Panda rig's."""
 
-LEGGED_ENGINES = ("bullet", "mujoco")
+LEGGED_ENGINES = ("bullet", "dart", "mujoco")
 """Engines that a legged robot can be in."""
 
 LEGGED_VARIANTS = ("soft", "deform", "heavy", "power", "emf", "latency", "slippery")
@@ -232,3 +232,9 @@ LEGGED = (
     ),
 )
 """Tasks of each legged robot: an engine, and how it differs."""
+
+LEGGED_ROBOTS = ("hopper",)
+"""Suites of legged robots."""
+
+HYBRID = tuple(f"{robot}-{engine}" for robot in LEGGED_ROBOTS for engine in LEGGED_ENGINES)
+"""A robot in an engine whose parameters are set at every step; a variant may follow."""

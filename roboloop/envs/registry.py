@@ -30,6 +30,8 @@ SUITES = {
     "panda": "roboloop.envs.panda.suite:make",
     "play": "roboloop.envs.play:make",
     "hopper": "roboloop.envs.hopper:make",
+    "hybrid": "roboloop.envs.hybrid:make",
+    "tuned": "roboloop.envs.hybrid:make_tuned",
 }
 """Suite -> ``module:function`` of ``make(task, cfg, evaluation)``."""
 
@@ -57,6 +59,8 @@ PACKAGES = {
     "panda": ("pybullet_data", "mujoco"),
     "play": (),
     "hopper": (),  # which engine is missing, the engine says
+    "hybrid": (),
+    "tuned": (),
 }
 """Top-level modules whose absence means that the suite's extra is not installed."""
 
@@ -132,6 +136,7 @@ def known_ids() -> list[str]:
         "tiny": names.TINY,
     }
     tasks |= {"envpool": names.ENVPOOL, "panda": names.PANDA, "play": names.PLAY, "hopper": names.LEGGED}
+    tasks |= {"hybrid": names.HYBRID, "tuned": names.HYBRID}
     return [f"{suite}/{task}" for suite in SUITES for task in tasks[suite]]
 
 

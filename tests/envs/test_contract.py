@@ -15,7 +15,7 @@ METAWORLD = ["metaworld/reach-v3", "metaworld/pick-place-v3", "metaworld/lever-p
 GYM = ["gym/HalfCheetah-v5", "gym/Hopper-v5", "gym/Ant-v5", "Pendulum-v1"]
 CHOICES = ["gym/CartPole-v1", "Acrobot-v1", "gym/MountainCar-v0", "gym/Taxi-v4"]
 TINY = [f"tiny/{task}" for task in names.TINY]
-HOPPER = ["hopper/bullet", "hopper/mujoco"]
+HOPPER = ["hopper/bullet", "hopper/dart", "hopper/mujoco"]
 DMC = ["dmc/walker-walk", "dmc/cartpole-swingup", "dmc/reacher-easy"]
 
 

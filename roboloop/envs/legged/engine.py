@@ -10,7 +10,7 @@ from roboloop.core.types import Array
 from roboloop.envs.legged.model import RobotModel
 from roboloop.envs.names import LEGGED_ENGINES
 
-EXTRAS = {"bullet": ("pybullet", "bullet"), "mujoco": ("mujoco", "gym")}
+EXTRAS = {"bullet": ("pybullet", "bullet"), "dart": ("dartpy", "dart"), "mujoco": ("mujoco", "gym")}
 """Engine -> its module, and the extra that installs it."""
 
 
@@ -112,6 +112,10 @@ def _builder(name: str) -> Callable[[RobotModel, Contact, Mattress | None], Engi
         from roboloop.envs.legged.bullet import BulletEngine
 
         return BulletEngine
+    if name == "dart":
+        from roboloop.envs.legged.dart import DartEngine
+
+        return DartEngine
     from roboloop.envs.legged.mujoco import MujocoEngine
 
     return MujocoEngine

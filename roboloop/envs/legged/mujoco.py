@@ -1,8 +1,7 @@
 """A legged robot in MuJoCo.
 
-MuJoCo's contacts are springs and dampers per unit of effective mass. A contact's stiffness and damping are turned into
-such by the robot's whole mass, which is right for a robot that stands on one foot and about right else. Restitution is
-not known here: what bounces does so by stiffness alone.
+A contact's stiffness and damping become MuJoCo's through the compliance that it computes with (``invweight0``), up to
+what one substep can take. Restitution is not known here: what bounces does so by stiffness alone.
 """
 
 from __future__ import annotations
@@ -14,10 +13,22 @@ import numpy as np
 
 from roboloop.core.types import Array
 from roboloop.envs.legged.engine import Contact, LinkReport, Mattress
-from roboloop.envs.legged.model import GRAVITY_M_S2, SUBSTEP_S, Link, RobotModel, Shape, from_rpy, to_quaternion
+from roboloop.envs.legged.model import (
+    GRAVITY_M_S2,
+    SUBSTEP_S,
+    Link,
+    RobotModel,
+    Shape,
+    from_quaternion,
+    from_rpy,
+    to_quaternion,
+)
 
-IMPEDANCE = 0.9
-"""Share d of a contact's target acceleration that is enforced (solimp); the rest is compliance."""
+IMPEDANCE = 0.25
+"""Share d of a contact's target acceleration that is enforced (solimp). The less, the more a contact is a plain spring
+and damper; the more, the stiffer one can be without trembling."""
+FRICTION_STIFFNESS = 100
+"""How much less compliant friction is than a contact's normal force (impratio): feet that stick shall not creep."""
 
 
 class MujocoEngine:
@@ -31,25 +42,27 @@ class MujocoEngine:
         self._links = [self._m.body(link.name).id for link in model.links]
         self._feet = [self._m.site(f"{model.links[i].name}_foot").id for i in model.feet]
         self._foot_bodies = [self._links[i] for i in model.feet]
-        geoms = [[g for g in range(self._m.ngeom) if self._m.geom_bodyid[g] == body] for body in self._foot_bodies]
-        self._foot_geoms = [np.array(numbers) for numbers in geoms]
+        touching = self._m.geom_bodyid[self._m.pair_geom2]  # the robot's side of each pair with the floor
+        self._foot_pairs = [np.flatnonzero(touching == body) for body in self._foot_bodies]
         self._contacts: tuple[Contact, ...] = ()
-        self._touch(np.arange(self._m.ngeom), contact)
+        self._touch(np.arange(self._m.npair), contact)
         self.set_contact((contact,) * len(self._feet))
 
-    def _touch(self, geoms: Array, contact: Contact) -> None:
+    def _touch(self, pairs: Array, contact: Contact) -> None:
         m, d = self._m, IMPEDANCE
-        m.geom_friction[geoms, 0], m.geom_friction[geoms, 1] = contact.friction, contact.spinning_friction
-        # f = -m_eff d / (1 - d) (k r + b v) with k = solref / d^2, b = solref / d (MuJoCo's direct form)
-        scale = (1 - d) / self._robot.mass_kg
-        m.geom_solref[geoms] = -contact.stiffness_n_m * scale * d, -contact.damping_ns_m * scale
+        m.pair_friction[pairs, :2], m.pair_friction[pairs, 2] = contact.friction, contact.spinning_friction
+        # a contact's force is -(k r + b v + a) / R with R = (1 - d) / d * invweight; solref is -k d and -b d
+        for pair in pairs:
+            compliance = (1 - d) / d * m.body_invweight0[m.geom_bodyid[m.pair_geom2[pair]], 0]
+            k, b = contact.stiffness_n_m * compliance, contact.damping_ns_m * compliance
+            m.pair_solref[pair] = -min(k, 0.25 / SUBSTEP_S**2) * d, -min(b, 1 / SUBSTEP_S) * d
 
     def set_contact(self, contacts: Sequence[Contact]) -> None:
         """Write each foot's friction, stiffness and damping; restitution is not known here."""
         before = self._contacts or (None,) * len(self._feet)
-        for geoms, contact, old in zip(self._foot_geoms, contacts, before, strict=True):
+        for pairs, contact, old in zip(self._foot_pairs, contacts, before, strict=True):
             if contact != old:
-                self._touch(geoms, contact)
+                self._touch(pairs, contact)
         self._contacts = tuple(contacts)
 
     def set_model(self, model: RobotModel) -> None:
@@ -67,15 +80,9 @@ class MujocoEngine:
         d.qpos, d.qvel = q, dq
         if self._robot.root == "free":
             d.qpos[3:7] = q[[6, 3, 4, 5]]
-            d.qvel[3:6] = self._base_rotation(q).T @ dq[3:6]  # MuJoCo's angular velocity is in the body's axes
+            d.qvel[3:6] = from_quaternion(q[3:7]).T @ dq[3:6]  # MuJoCo's angular velocity is in the body's axes
         mujoco.mj_forward(self._m, d)
         d.qacc_warmstart[:] = 0
-
-    @staticmethod
-    def _base_rotation(q: Array) -> Array:
-        from roboloop.envs.legged.model import from_quaternion
-
-        return from_quaternion(q[3:7])
 
     def step(self, torque_nm: Array, substeps: int = 1) -> None:
         """Set the torques, which stay, and step."""
@@ -96,7 +103,7 @@ class MujocoEngine:
         q, dq = self._d.qpos.copy(), self._d.qvel.copy()
         if self._robot.root == "free":
             q[3:7] = q[[4, 5, 6, 3]]
-            dq[3:6] = self._base_rotation(q) @ dq[3:6]
+            dq[3:6] = from_quaternion(q[3:7]) @ dq[3:6]
         return q, dq
 
     def feet(self) -> Array:
@@ -171,19 +178,23 @@ def _joints(model: RobotModel, link: Link) -> str:
 
 
 def _to_mjcf(model: RobotModel) -> str:
-    """Return the scene; the robot's geoms go before the floor's, whose contact is neutral."""
+    """Return the scene; shapes meet the floor in pairs, which alone can have friction stiffer than the contact."""
     condim = 3 if model.root == "planar" else 4  # what cannot turn about z has no use for torsional friction
-    d = IMPEDANCE
+    pairs = "".join(
+        f'<pair geom1="floor" geom2="{link.name}_{i}"/>' for link in model.links for i in range(len(link.shapes))
+    )
     return f"""
 <mujoco model="{model.name}">
   <compiler angle="radian" inertiafromgeom="false" balanceinertia="false"/>
-  <option timestep="{SUBSTEP_S}" gravity="0 0 {GRAVITY_M_S2}" integrator="Euler" cone="elliptic"/>
+  <option timestep="{SUBSTEP_S}" gravity="0 0 {GRAVITY_M_S2}" integrator="Euler" cone="elliptic"
+    impratio="{FRICTION_STIFFNESS}"/>
   <default>
-    <geom condim="{condim}" priority="1" margin="0" solimp="{d} {d} 0.001"/>
+    <pair condim="{condim}" solimp="{IMPEDANCE} {IMPEDANCE} 0.001" solreffriction="-1e-9 {-IMPEDANCE / SUBSTEP_S}"/>
     <joint armature="0" limited="auto" solreflimit="0.005 1"/>
   </default>
   <worldbody>
-    <geom name="floor" type="plane" size="0 0 10" priority="0"/>
+    <geom name="floor" type="plane" size="0 0 10" contype="0" conaffinity="0"/>
     {_body(model, 0)}
   </worldbody>
+  <contact>{pairs}</contact>
 </mujoco>"""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 from importlib import metadata
+from typing import cast
 
 import numpy as np
 
@@ -14,6 +16,17 @@ from roboloop.envs.legged.engine import EXTRAS
 from roboloop.envs.legged.variants import find, override
 from roboloop.envs.legged.world import HORIZON, LeggedTask, LeggedWorld
 from roboloop.envs.names import LEGGED_ENGINES
+
+ROBOTS = {"hopper": "roboloop.envs.hopper:HopperTask"}
+"""Robot -> ``module:class`` of its task."""
+
+
+def find_robot(name: str) -> LeggedTask:
+    """Return a robot's task by the name of its suite."""
+    if name not in ROBOTS:
+        raise ConfigError(f"unknown robot {name!r}{nearest(name, ROBOTS)} (known: {', '.join(ROBOTS)})")
+    module, task = ROBOTS[name].split(":")
+    return cast("LeggedTask", getattr(importlib.import_module(module), task)())
 
 
 def make_world(robot: LeggedTask, task: str, cfg: LeggedConfig) -> LeggedWorld:
