@@ -10,6 +10,8 @@ from roboloop.core.errors import DataError
 from roboloop.core.rng import stream
 from roboloop.data.dataset import Dataset
 from roboloop.data.experts import split
+from roboloop.envs import EnvConfig, make
+from roboloop.envs.config import HybridConfig
 from roboloop.envs.frozen import FrozenPolicy
 from roboloop.envs.hopper import HopperTask
 from roboloop.run import sysid as verb
@@ -40,10 +42,10 @@ def bowl(t):
 
 def test_a_search_finds_the_least_of_a_bowl_within_bounds():
     past: list[Generation] = []
-    found = search(bowl, 3, 0, 60, past)
+    found = search(bowl, 3, 0, 40, past)
     np.testing.assert_allclose(found.t, [0.5, -0.3, 0.0], atol=0.02)
     assert np.abs([t for generation in past for t in generation.tried]).max() <= 1
-    at_the_edge = search(lambda t: float(((t - 3) ** 2).sum()), 3, 0, 60, [])
+    at_the_edge = search(lambda t: float(((t - 3) ** 2).sum()), 3, 0, 40, [])
     np.testing.assert_allclose(at_the_edge.t, 1.0, atol=0.01)
 
 
@@ -204,3 +206,17 @@ def test_predictions_hold_out_the_episodes_that_a_run_of_the_same_seed_holds_out
     args = ["predict", "hopper/bullet", "--data", str(weak), "--held-out", "0.25", "--seed", "5", "--steps", "1"]
     assert main([*args, "--out", str(report)]) == 0
     assert json.loads(report.read_text())["episodes"] == held_out.tolist()
+
+
+def test_what_is_found_stands_where_a_generator_can(tmp_path):
+    half = np.zeros(7)
+    half[6] = np.log(0.5) / np.log(HopperTask.parameters.motor)
+    path = tmp_path / "half.safetensors"
+    path.write_bytes(constant(half, 14, {}).to_bytes())
+    tuned = make(EnvConfig(id="tuned/hopper-bullet", hybrid=HybridConfig(generators=(str(path),))))
+    weak = make(EnvConfig(id="hopper/bullet-power"))
+    np.testing.assert_array_equal(tuned.reset(5), weak.reset(5))
+    for action in np.random.default_rng(0).uniform(-0.3, 0.3, (8, 3)).astype(np.float32):
+        np.testing.assert_allclose(tuned.step(action)[0], weak.step(action)[0], atol=1e-4)
+    tuned.close()
+    weak.close()
