@@ -16,6 +16,7 @@ from roboloop.core.rng import stream
 from roboloop.core.types import Array
 from roboloop.data.dataset import Dataset
 from roboloop.envs.frozen import load_all
+from roboloop.envs.hybrid import view_of_generator
 from roboloop.envs.legged.prediction import Errors, Parameters, Recorded, deviation, errors, predict, standstill, starts
 from roboloop.run.recorded import Simulator, add_data_options, chosen, open_simulator, read_episodes
 from roboloop.track.terminal import number, table
@@ -109,7 +110,7 @@ def drawn(simulator: Simulator, paths: Sequence[str], rng: np.random.Generator) 
 
     def parameters(obs: Array, action: Array) -> Array:
         generator = generators[rng.integers(len(generators))]
-        return generator.act(np.concatenate((obs[dim:], obs[:dim], action)), rng)
+        return generator.act(view_of_generator(obs, action, dim), rng)
 
     return parameters
 

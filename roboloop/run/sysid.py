@@ -64,7 +64,7 @@ def sysid(args: list[str]) -> int:
     add("--held-out", type=float, default=0.0, metavar="SHARE", help="of the episodes, which are not looked at")
     add("--out", type=Path, required=True, metavar="FILE.safetensors", help="a generator that always says the same")
     add("--transitions", type=int, default=500, metavar="N", help="recorded steps to predict, drawn once")
-    add("--generations", type=int, default=60, metavar="G", help="of the search, at most")
+    add("--generations", type=int, default=80, metavar="G", help="of the search, at most")
     known, flags = options.parse_known_args(args)
     if flags and not flags[0].startswith("--env."):
         options.error(f"unrecognized arguments: {flags[0]}")

@@ -34,15 +34,23 @@ class Recorded(NamedTuple):
     """[L, A] as they were taken, within bounds."""
 
 
-class Start(NamedTuple):
-    """A recorded moment, and what came of it."""
+class Pose(NamedTuple):
+    """Where a recorded state puts the robot."""
 
-    states: Array
-    """[N, D] up to this moment, as far as an observation looks back; the newest is the last."""
     q: Array
     dq: Array
     lowest_m: float
     """Height of the robot's lowest point; noise may have put it into the floor."""
+
+
+class Start(NamedTuple):
+    """A recorded moment, and what came of it."""
+
+    states: Array
+    """[N, D] up to this moment, as far as the observation before it looks back; the newest is the last."""
+    pose: Pose
+    before: tuple[Pose, Array] | None
+    """Where the robot was one step earlier, and what it did then; none where an episode begins."""
     actions: Array
     """[k, A] that followed."""
     after: Array
@@ -68,15 +76,18 @@ class Errors:
 
 def starts(world: LeggedWorld, episodes: Sequence[Recorded], steps: int) -> list[Start]:
     """Return each k-th moment of episodes after which k steps are recorded."""
-    looks_back = max(world.task.lags)
     found = []
     for states, actions in episodes:
         for t in range(0, len(actions) - steps + 1, steps):
-            q, dq = world.task.pose(states[t])
-            seen = states[max(0, t - looks_back) : t + 1]
-            low_m = lowest_m(world.model, q)
-            found.append(Start(seen, q, dq, low_m, actions[t : t + steps], states[t + steps]))
+            seen = states[max(0, t - 1 - max(world.task.lags)) : t + 1]
+            before = (_pose(world, states[t - 1]), actions[t - 1]) if t else None
+            found.append(Start(seen, _pose(world, states[t]), before, actions[t : t + steps], states[t + steps]))
     return found
+
+
+def _pose(world: LeggedWorld, state: Array) -> Pose:
+    q, dq = world.task.pose(state)
+    return Pose(q, dq, lowest_m(world.model, q))
 
 
 def deviation(episodes: Sequence[Recorded]) -> Array:
@@ -95,30 +106,50 @@ def predict(world: LeggedWorld, moments: Sequence[Start], parameters: Parameters
 
 
 def _replayed(world: LeggedWorld, moment: Start, parameters: Parameters | None) -> Array:
+    pose = moment.pose._replace(dq=moment.pose.dq + _unsaid(world, moment, parameters))
     states = list(moment.states)
     for number, action in enumerate(moment.actions):
-        if parameters is not None:
-            world.set_parameters(parameters(_observation(states, world.task.lags), action))
+        _ask(world, states, action, parameters)
         if number == 0:  # how deep a robot may be in the floor depends on the parameters
-            put_down(world, moment)
+            put_down(world, pose)
         world.advance(action, 1)  # a robot that falls goes on falling: that is what is predicted
         states.append(world.true_state())
     return world.true_state()
 
 
-def _observation(states: list[Array], lags: tuple[int, ...]) -> Array:
+def _unsaid(world: LeggedWorld, moment: Start, parameters: Parameters | None) -> Array:
+    """Return what dq a state leaves unsaid, as the simulator itself has it after the recorded step before.
+
+    A state may give a mean speed over the last control step, which is not the speed at its end. What lies between the
+    two follows from the forces of that step, hardly from where it began, so that noise does little to it.
+    """
+    if moment.before is None:
+        return np.zeros_like(moment.pose.dq)
+    pose, action = moment.before
+    _ask(world, list(moment.states[:-1]), action, parameters)
+    put_down(world, pose)
+    world.advance(action, 1)
+    unsaid: Array = world.frame().dq - world.task.pose(world.true_state())[1]
+    return unsaid
+
+
+def _ask(world: LeggedWorld, states: list[Array], action: Array, parameters: Parameters | None) -> None:
+    """Set the parameters for the action to come."""
+    if parameters is None:
+        return
     newest = len(states) - 1
-    return np.concatenate([states[max(0, newest - lag)] for lag in lags])
+    obs = np.concatenate([states[max(0, newest - lag)] for lag in world.task.lags])
+    world.set_parameters(parameters(obs, action))
 
 
-def put_down(world: LeggedWorld, moment: Start) -> None:
-    """Put the robot where it was, but no deeper in the floor than the floor can bear without shooting it up."""
+def put_down(world: LeggedWorld, pose: Pose) -> None:
+    """Put the robot there, but no deeper in the floor than the floor can bear without shooting it up."""
     hardest_n_m = max(contact.stiffness_n_m for contact in world.contacts)
     weight_n = world.model.mass_kg * abs(GRAVITY_M_S2)
     # a floor without a spring pushes nobody up
     deepest_m = BEARABLE_WEIGHTS * weight_n / hardest_n_m if hardest_n_m else np.inf
-    too_deep_m = max(0.0, -deepest_m - moment.lowest_m)
-    world.restore(raised(world.model, moment.q, too_deep_m), moment.dq)
+    too_deep_m = max(0.0, -deepest_m - pose.lowest_m)
+    world.restore(raised(world.model, pose.q, too_deep_m), pose.dq)
 
 
 def standstill(moments: Sequence[Start]) -> Array:
