@@ -21,7 +21,7 @@ from roboloop.data.dataset import Dataset
 from roboloop.data.index import SCHEMA
 from roboloop.envs.names import LEGGED, LEGGED_ENGINES, LEGGED_ROBOTS, LEGGED_VARIANTS
 from roboloop.envs.registry import task_name
-from roboloop.run import checkpoint
+from roboloop.run import checkpoint, recipes
 from roboloop.run.commands import evaluate, train
 from roboloop.run.export import export
 from roboloop.run.record import record
@@ -252,7 +252,8 @@ def simgan(args: list[str]) -> int:
     """Run the pipeline for each seed, and its baselines, and print what came of them in the target."""
     options = Options(prog="roboloop simgan", allow_abbrev=False)
     add = options.add_argument
-    add("robot", help=", ".join(LEGGED_ROBOTS))
+    robots = [robot for robot in LEGGED_ROBOTS if f"{robot}-dynamics" in recipes.names()]
+    add("robot", help=f"one with recipes for it: {', '.join(robots)}")
     add("--source", default="bullet", help=f"engine that is tuned: {', '.join(LEGGED_ENGINES)}")
     variants = ", ".join(LEGGED_VARIANTS)
     add("--target", required=True, help=f"a variant: {variants}; or another engine, with one or without: dart-heavy")
@@ -266,7 +267,7 @@ def simgan(args: list[str]) -> int:
     for stage in ("behaviour", "dynamics", "refine"):
         add(f"--{stage}-steps", type=int, help="the recipe's own unless given")
     known = options.parse_args(args)
-    _check(known.robot, LEGGED_ROBOTS, "robot")
+    _check(known.robot, robots, "robot with recipes")
     _check(known.source, LEGGED_ENGINES, "engine")
     _check(known.target, (*LEGGED_VARIANTS, *LEGGED), "target")
     for method in known.methods:
