@@ -34,6 +34,8 @@ from roboloop.track.terminal import table
 EXPLORE_STD = 0.27
 """Of the behaviour policy where its data teach a simulator: the reference's exp(-1.3)."""
 PUSH_N = 80.0
+LAST = "last"
+"""Checkpoint that counts everywhere: none is chosen by how it did somewhere."""
 _VERBS: dict[str, Callable[[list[str]], int]] = {
     "train": train, "record": record, "export": export, "sysid": sysid, "eval": evaluate,
 }  # fmt: skip
@@ -119,7 +121,8 @@ class Pipeline:
         if code := _VERBS[verb](words):
             raise Stopped(code)
 
-    def _train(self, recipe: str, experiment: str, *args: object, steps: int | None = None) -> None:
+    def train(self, recipe: str, experiment: str, *args: object, steps: int | None = None) -> None:
+        """Train a recipe of this seed, go on with it, or leave it alone where it is finished."""
         gap = self.gap
         common = ["--resume", "--seed", gap.seed, "--runs-dir", gap.runs_dir, "--experiment", f"simgan/{experiment}"]
         self.do("train", recipe, *common, *([] if steps is None else ["--steps", steps]), *args)
@@ -127,7 +130,7 @@ class Pipeline:
     def behaviour(self) -> Path:
         """Learn to behave in the source."""
         gap = self.gap
-        self._train(gap.robot, f"{gap.robot}-{gap.source}", "--env", gap.source_env, steps=gap.budget.behaviour_steps)
+        self.train(gap.robot, f"{gap.robot}-{gap.source}", "--env", gap.source_env, steps=gap.budget.behaviour_steps)
         return gap.behaviour
 
     def record(self, env: str, out: Path) -> Path:
@@ -135,8 +138,8 @@ class Pipeline:
         episodes = self.gap.budget.target_episodes
         if not (out / SCHEMA).exists() or len(Dataset.open(out)) < episodes:
             behaviour = self.behaviour()
-            self.do("record", behaviour, "--env", env, "--explore", "--std", EXPLORE_STD, "--episodes", episodes,
-                    "--out", out, "--seed", self.gap.seed)  # fmt: skip
+            self.do("record", behaviour, "--env", env, "--checkpoint", LAST, "--explore", "--std", EXPLORE_STD,
+                    "--episodes", episodes, "--out", out, "--seed", self.gap.seed)  # fmt: skip
         return out
 
     def target(self) -> Path:
@@ -148,8 +151,8 @@ class Pipeline:
         gap = self.gap
         frozen = gap.behaviour / "frozen.safetensors"
         if not frozen.exists():
-            self.do("export", gap.behaviour, "--frozen", frozen, "--std", EXPLORE_STD)
-        self._train(
+            self.do("export", gap.behaviour, "--checkpoint", LAST, "--frozen", frozen, "--std", EXPLORE_STD)
+        self.train(
             f"{gap.robot}-dynamics", f"{experiment}/dynamics", "--env", f"hybrid/{gap.hybrid_task}",
             "--env.hybrid.behaviour", frozen, "--algo.target.directory", data, steps=gap.budget.dynamics_steps,
         )  # fmt: skip
@@ -166,20 +169,24 @@ class Pipeline:
                 self.do("export", run, "--frozen", file, "--checkpoint", step)
         return files
 
+    def start(self) -> list[object]:
+        """Say where refinement begins."""
+        return ["--algo.start", self.behaviour(), "--algo.start-checkpoint", LAST]
+
     def refined(self, experiment: str, generators: Sequence[Path], *args: object) -> Path:
         """Learn on from the behaviour policy in the tuned simulator."""
         gap = self.gap
-        self._train(
+        self.train(
             f"{gap.robot}-refine", f"{experiment}/refined", "--env", f"tuned/{gap.hybrid_task}",
-            "--env.hybrid.generators", *generators, "--algo.start", self.behaviour(), *args,
-            steps=gap.budget.refine_steps,
+            "--env.hybrid.generators", *generators, *self.start(), *args, steps=gap.budget.refine_steps,
         )  # fmt: skip
         return gap.run(f"{experiment}/refined", gap.hybrid_task)
 
     def evaluated(self, run: Path) -> tuple[list[float], list[float]]:
         """Return returns and lengths of a run's policy in the target, likeliest actions."""
         target = self.gap.target_env
-        self.do("eval", run, "--env", target, "--episodes", self.gap.budget.eval_episodes, "--name", "simgan")
+        self.do("eval", run, "--env", target, "--checkpoint", LAST, "--episodes", self.gap.budget.eval_episodes,
+                "--name", "simgan")  # fmt: skip
         rows = read_jsonl(run / "eval" / f"simgan-{task_name(target)}.jsonl")[1:]
         return [row["return"] for row in rows], [row["length"] for row in rows]
 
@@ -215,7 +222,7 @@ def _sysid(pipe: Pipeline) -> Path:
 def _from_source(name: str, *args: object) -> Callable[[Pipeline], Path]:
     def learn(pipe: Pipeline) -> Path:
         gap, experiment = pipe.gap, f"{pipe.gap.robot}-{pipe.gap.source}-{name}"
-        pipe._train(gap.robot, experiment, "--env", gap.source_env, *args, steps=gap.budget.behaviour_steps)
+        pipe.train(gap.robot, experiment, "--env", gap.source_env, *args, steps=gap.budget.behaviour_steps)
         return gap.run(experiment, gap.source)
 
     return learn
@@ -224,14 +231,14 @@ def _from_source(name: str, *args: object) -> Callable[[Pipeline], Path]:
 def _fine_tuned(pipe: Pipeline) -> Path:
     """Learn on in the target itself, for as many steps as the data have."""
     gap, steps = pipe.gap, Dataset.open(pipe.target()).num_steps
-    experiment, start = f"{gap.name}/fine-tuned", pipe.behaviour()
-    pipe._train(f"{gap.robot}-refine", experiment, "--env", gap.target_env, "--algo.start", start, steps=steps)
+    experiment = f"{gap.name}/fine-tuned"
+    pipe.train(f"{gap.robot}-refine", experiment, "--env", gap.target_env, *pipe.start(), steps=steps)
     return gap.run(experiment, gap.target_env.partition("/")[2])
 
 
 def _oracle(pipe: Pipeline) -> Path:
     gap, experiment = pipe.gap, f"{pipe.gap.name}/oracle"
-    pipe._train(gap.robot, experiment, "--env", gap.target_env, steps=gap.budget.behaviour_steps)
+    pipe.train(gap.robot, experiment, "--env", gap.target_env, steps=gap.budget.behaviour_steps)
     return gap.run(experiment, gap.target_env.partition("/")[2])
 
 
