@@ -8,7 +8,8 @@ train: setup
 	.venv/bin/roboloop eval $(RUN) --episodes 50 --video
 
 test: setup
-	.venv/bin/python -m pytest
+	.venv/bin/python -m pytest -m "not alone" -n 2 --dist worksteal
+	.venv/bin/python -m pytest -m alone
 
 check: setup
 	.venv/bin/ruff format --check .

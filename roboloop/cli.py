@@ -53,10 +53,28 @@ def _export(args: list[str]) -> int:
     return export(args)
 
 
+def _predict(args: list[str]) -> int:
+    from roboloop.run.predict import prediction
+
+    return prediction(args)
+
+
+def _sysid(args: list[str]) -> int:
+    from roboloop.run.sysid import sysid
+
+    return sysid(args)
+
+
 def _rig(args: list[str]) -> int:
     from roboloop.run.rig import rig
 
     return rig(args)
+
+
+def _simgan(args: list[str]) -> int:
+    from roboloop.run.simgan import simgan
+
+    return simgan(args)
 
 
 def _recipes(args: list[str]) -> int:
@@ -90,8 +108,14 @@ VERBS: dict[str, tuple[Verb, str]] = {
     "plot": (_plot, "draw learning curves of one or more runs"),
     "record": (_record, "make a dataset by acting: a run's policy, a scripted expert, or random actions"),
     "dataset": (_dataset, "look at, verify, repair, merge, filter, export or import recorded episodes"),
-    "export": (_export, "write a run's policy as ONNX with a contract, proved equal to ours"),
+    "export": (
+        _export,
+        "write a run's policy as ONNX with a contract, proved equal to ours, or frozen for an environment",
+    ),
+    "predict": (_predict, "say how true simulators are: how well they predict what was recorded elsewhere"),
+    "sysid": (_sysid, "find the constant parameters with which a simulator predicts recorded episodes best"),
     "rig": (_rig, "be a simulated robot for other processes to train on, until Ctrl-C"),
+    "simgan": (_simgan, "learn the gap between a simulator and a target, train in the tuned simulator, compare"),
     "recipes": (_recipes, "list the recipes, or print one"),
     "envs": (_envs, "list environment ids; envs match ROBOT ENGINE... compares a robot in several engines"),
     "bench": (_bench, "run a benchmark of benchmarks/"),

@@ -27,6 +27,31 @@ TINY = {
 }
 
 
+WALL_CLOCK = (
+    "algos/test_shards",
+    "cli/test_cli.py::test_help",
+    "core/test_wire",
+    "envs/test_panda_polymetis",
+    "envs/test_panda_rig",
+    "faults/test_real_time",
+    "faults/test_recorder",
+    "faults/test_robot",
+    "run/test_evaluate_robot",
+    "run/test_observers",
+    "sample/test_parallel",
+    "sample/test_realtime",
+    "track/test_terminal",
+)
+"""Tests that look at the clock: what runs beside them could make them fail, so that they run alone."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that must have the machine for themselves."""
+    for item in items:
+        if item.nodeid.removeprefix("tests/").startswith(WALL_CLOCK):
+            item.add_marker(pytest.mark.alone)
+
+
 @pytest.fixture
 def tiny(tmp_path: Path):
     """Return a function that makes a tiny experiment with changes."""

@@ -134,6 +134,8 @@ class Discriminator:
         return {
             "disc_accuracy": losses.accuracy(of_policy, of_experts),
             "disc_calibration_error": losses.calibration_error(of_policy, of_experts),
+            "d_score": float(torch.sigmoid(of_policy).mean()),
+            "d_score_held_out": float(torch.sigmoid(of_experts).mean()),
             **{f"disc_accuracy/{task}": losses.accuracy(policy, experts) for task, policy, experts in by_task},
         }
 
@@ -166,12 +168,16 @@ class Discriminator:
         """Return the logits ``[K]`` of the time after an end."""
         return self._net.logits(weights, self._directions, self._absorbing()[None])[:, 0]
 
+    def logits(self, steps: Steps) -> Tensor:
+        """Return the logits ``[K, n]`` of steps ``[n, ...]``, without what is paid for lives and ends."""
+        with torch.no_grad():
+            return self._net.logits(self._weights, self._directions, self._inputs(steps))
+
     def rewards(self, obs: Array, action: Array, ended: Array) -> Array:
         """Return what every task pays for steps ``[n, ...]``, float32 ``[K, n]``."""
         form = self.cfg.reward
         with torch.no_grad():
-            x = self._inputs(Steps(obs, action, ended))
-            paid = losses.reward_of(self._net.logits(self._weights, self._directions, x), form)
+            paid = losses.reward_of(self.logits(Steps(obs, action, ended)), form)
             if self.cfg.ends == "absorbing":
                 after = losses.after_the_end(losses.reward_of(self._after(self._weights), form), self._gamma)
                 paid = paid + torch.from_numpy(ended.astype(np.float32)) * after[:, None]

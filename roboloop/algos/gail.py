@@ -3,27 +3,51 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from roboloop.algos.adversarial_losses import Lives
 from roboloop.algos.discriminator import Discriminator, Steps
+from roboloop.algos.dynamics_config import DynamicsConfig
 from roboloop.algos.gail_config import GAILConfig
 from roboloop.algos.ppo import PPO, PPOPolicy
 from roboloop.algos.teachers import steps_of
 from roboloop.core.errors import ConfigError
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
-from roboloop.core.types import Array, EnvSpec, Metrics, Rollout, State
+from roboloop.core.types import Array, EnvSpec, Metrics, Rollout, State, Stateful
 from roboloop.data.experts import ExpertBuffer
+
+
+class Seen(NamedTuple):
+    """What a discriminator sees of a rollout ``[T, B]``: a row for each step, ``[T * B, ...]``."""
+
+    steps: Steps
+    is_valid: Array  # rows that are learned from and paid; others are worth nothing, not even for living on
+
+
+class Witness(Stateful, Protocol):
+    """Says what a discriminator sees of rollouts; the experts' steps are drawn in the same form."""
+
+    def look(self, rollout: Rollout) -> Seen:
+        """Return copies of what is seen of the steps of a rollout; it may remember what the next one needs."""
+        ...
 
 
 class GAIL:
     """The Algorithm: ``update`` lets the discriminator learn from a rollout and pay for it, then PPO learn from it."""
 
     def __init__(
-        self, cfg: GAILConfig, rl: PPO, discriminator: Discriminator, experts: ExpertBuffer, seed: int
+        self,
+        cfg: GAILConfig | DynamicsConfig,
+        rl: PPO,
+        discriminator: Discriminator,
+        experts: ExpertBuffer,
+        seed: int,
+        witness: Witness | None = None,
     ) -> None:
         self.cfg, self._rl, self._discriminator, self._experts = cfg, rl, discriminator, experts
+        self._witness = SingleSteps() if witness is None else witness
         self._rng = stream(seed, "gail-rows")
         self._earlier: deque[Steps] = deque(maxlen=cfg.replay_rollouts - 1)
         self.num_updates = 0
@@ -36,14 +60,18 @@ class GAIL:
 
     def update(self, rollout: Rollout) -> Metrics:
         """Learn to tell the policy from the expert, pay by what was learned, then learn to be taken for the expert."""
-        steps = taken_steps(rollout)
-        told = self._learn_to_tell(steps)
+        seen = self._witness.look(rollout)
+        steps = Steps(*(column[seen.is_valid] for column in seen.steps))
         # what the environment paid is replaced before any return is summed, so that values and their scale follow it
-        paid = self._discriminator.rewards(*steps)[0].reshape(rollout.reward.shape)
+        paid, told = np.zeros(rollout.num_steps, np.float32), dict[str, float]()
+        if len(steps.ended):
+            told |= self._learn_to_tell(steps)
+            paid[seen.is_valid] = self._discriminator.rewards(*steps)[0]
+            told["disc_reward"] = float(paid[seen.is_valid].mean())
         self._rl.progress = self.progress
-        learned = self._rl.update(rollout._replace(reward=paid))
+        learned = self._rl.update(rollout._replace(reward=paid.reshape(rollout.reward.shape)))
         self.num_updates = self._rl.num_updates
-        return {**learned, **told, "disc_reward": float(paid.mean())}
+        return {**learned, **told}
 
     def _learn_to_tell(self, newest: Steps) -> Metrics:
         """Take all steps of the discriminator on a rollout, and on those before it."""
@@ -69,6 +97,7 @@ class GAIL:
             **self._rl.state(),
             "discriminator": self._discriminator.state(),
             "experts": self._experts.state(),
+            "witness": self._witness.state(),
             "earlier": [steps._asdict() for steps in self._earlier],
             "row_rng": get_rng_state(self._rng),
         }
@@ -78,6 +107,7 @@ class GAIL:
         self._rl.load(state)
         self._discriminator.load(state["discriminator"])
         self._experts.load(state["experts"])
+        self._witness.load(state.get("witness", {}))  # older checkpoints are of single steps, which remember nothing
         self._earlier.clear()
         self._earlier.extend(Steps(**steps) for steps in state["earlier"])
         set_rng_state(self._rng, state["row_rng"])
@@ -86,6 +116,21 @@ class GAIL:
     def close(self) -> None:
         """Stop PPO's helper processes."""
         self._rl.close()
+
+
+class SingleSteps:
+    """Observation and action of each step by itself."""
+
+    def look(self, rollout: Rollout) -> Seen:
+        """Return all steps."""
+        return Seen(taken_steps(rollout), np.ones(rollout.num_steps, bool))
+
+    def state(self) -> State:
+        """Return nothing."""
+        return {}
+
+    def load(self, state: State) -> None:
+        """Restore nothing."""
 
 
 def taken_steps(rollout: Rollout) -> Steps:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from roboloop.core.errors import ConfigError
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
 from roboloop.core.types import Array, EnvSpec, Metrics, Rollout, State
 from roboloop.nets.flat import clone, restore
+from roboloop.nets.layers import as_in_out
 from roboloop.nets.normalize import RunningNorm
 from roboloop.nets.observations import action_mask
 
@@ -77,6 +78,18 @@ class PPO:
     def policy(self) -> PPOPolicy:
         """The live policy: each update changes it."""
         return self._policy
+
+    def begin_with(self, weights: Sequence[Array], biases: Sequence[Array], std: float, obs_norm: Array) -> None:
+        """Begin with the layers ``[in, out]`` and means of another actor; its scale of observations then stays."""
+        for i, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            own_bias = self._weights[f"actor.linear{i}.bias"]
+            own = as_in_out(self._weights[f"actor.linear{i}.weight"], own_bias)
+            own.zero_()
+            own[:, : weight.shape[1]] = torch.from_numpy(weight)
+            own_bias[: len(bias)] = torch.from_numpy(bias)
+        self._model.net.log_std_of(self._weights).bias.fill_(math.log(std))
+        if self._norms.pop("vector_norm", None) is not None:  # what the actor sees must not move under it
+            self._views["vector_norm"].copy_(torch.from_numpy(obs_norm))
 
     def update(self, rollout: Rollout) -> Metrics:
         """Learn from a rollout, in ``epochs`` passes of ``minibatches`` gradient steps (algorithm 1 of the paper)."""

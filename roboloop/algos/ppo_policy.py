@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -130,6 +131,20 @@ class PPOPolicy(FlatPolicy[PPOModel]):
         value = torch.addcmul(self._value_mean, value, self._value_std)
         after = net.memory.clone().cpu().numpy() if self.memory_size else memory
         return Decision(action, after, log_prob.cpu().numpy(), value.cpu().numpy())
+
+    @property
+    def has_std(self) -> bool:
+        """Whether any of its actions are continuous."""
+        return self._model.net.num_continuous > 0
+
+    def with_std(self, std: float) -> Self:
+        """Return a snapshot whose deviation of continuous actions is this one in all states."""
+        policy = self.snapshot()
+        log_std = policy._model.net.log_std_of(policy._weights)
+        for weight in log_std.weights:
+            weight.zero_()
+        log_std.bias.fill_(math.log(std))
+        return policy
 
     def _inputs(self, obs: Array, rows: int) -> Inputs:
         model = self._model

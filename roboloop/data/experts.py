@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ class ExpertBatch(NamedTuple):
     terminated: Array
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """Some episodes of one task."""
 
     all: Transitions
@@ -36,39 +36,35 @@ class _Part(NamedTuple):
     """Before thinning out."""
 
 
+Read = Callable[[Dataset, Array], Part]
+"""From a dataset and the rows of some of its episodes to what is drawn from."""
+
+
 class ExpertBuffer:
     """Draws from the episodes that the datasets held when the run began; later ones are for later runs."""
 
-    def __init__(self, datasets: Sequence[Dataset], cfg: ExpertConfig, seed: int) -> None:
+    def __init__(self, datasets: Sequence[Dataset], cfg: ExpertConfig, seed: int, read: Read | None = None) -> None:
         self._datasets, self._cfg, self._seed = list(datasets), cfg, seed
+        self._read = self._single_steps if read is None else read
         self._rng = stream(seed, "expert")
         self._choose([int(data.table["id"].max(initial=-1)) for data in self._datasets])
 
     def _choose(self, last_ids: list[int]) -> None:
         self._last_ids, self._counts = last_ids, list[int]()
-        self._taught, self._held_out = list[_Part](), list[_Part]()
+        self._taught, self._held_out = list[Part](), list[Part]()
         for task, (data, last_id) in enumerate(zip(self._datasets, last_ids, strict=True)):
             rows = np.flatnonzero(data.table["id"] <= last_id)
             self._counts.append(len(rows))
             rows = rows[: self._cfg.episodes or None]
-            held_out = self._num_held_out(len(rows), data)
-            order = stream(self._seed, "expert-held-out", task).permutation(len(rows))
-            self._taught.append(self._part(data, rows[np.sort(order[held_out:])]))
-            if held_out:
-                self._held_out.append(self._part(data, rows[np.sort(order[:held_out])]))
+            taught, held_out = split(data, rows, self._cfg.held_out, self._seed, task)
+            self._taught.append(self._read(data, taught))
+            if len(held_out):
+                self._held_out.append(self._read(data, held_out))
 
-    def _num_held_out(self, episodes: int, data: Dataset) -> int:
-        share = self._cfg.held_out
-        wanted = max(1, round(share * episodes)) if share else 0
-        if episodes <= wanted:
-            what = f"{data.directory} has {episodes} episodes of which {wanted} are held out"
-            raise DataError(f"{what}: nothing is left to learn from" + ("; expert.held_out may be 0" if wanted else ""))
-        return wanted
-
-    def _part(self, data: Dataset, rows: Array) -> _Part:
+    def _single_steps(self, data: Dataset, rows: Array) -> Part:
         skip = leading_steps(data.schema)
         steps = int((data.table["length"][rows] - skip).sum())
-        return _Part(every_kth(data, self._cfg.every, self._seed, rows, skip), finals(data, rows, skip), steps)
+        return Part(every_kth(data, self._cfg.every, self._seed, rows, skip), finals(data, rows, skip), steps)
 
     @property
     def num_steps(self) -> Array:
@@ -98,7 +94,7 @@ class ExpertBuffer:
         """How much each number of the examples of a task varies, ``[K, 1, ...]``."""
         return np.stack([part.last.next_obs.std(0, keepdims=True) for part in self._taught]).astype(np.float32)
 
-    def _drawn(self, parts: Sequence[_Part], size: int, end_share: float) -> ExpertBatch:
+    def _drawn(self, parts: Sequence[Part], size: int, end_share: float) -> ExpertBatch:
         num_last = round(end_share * size)
         columns = []
         for part in parts:
@@ -127,6 +123,19 @@ class ExpertBuffer:
                     "the run cannot go on exactly"
                 )
         set_rng_state(self._rng, state["rng"])
+
+
+def split(data: Dataset, rows: Array, held_out: float, seed: int, task: int = 0) -> tuple[Array, Array]:
+    """Return the rows to learn from and the share that is held out: equal seeds hold out the same episodes."""
+    wanted = max(1, round(held_out * len(rows))) if held_out else 0
+    if len(rows) <= wanted:
+        what = f"{data.directory} has {len(rows)} episodes of which {wanted} are held out"
+        raise DataError(
+            f"{what}: nothing is left to learn from"
+            + ("; expert.held_out (or target.held_out) may be 0" if wanted else "")
+        )
+    order = stream(seed, "expert-held-out", task).permutation(len(rows))
+    return rows[np.sort(order[wanted:])], rows[np.sort(order[:wanted])]
 
 
 def leading_steps(schema: Schema) -> int:

@@ -13,6 +13,16 @@ GOAL_MODES = ("random", "fixed")
 
 
 @dataclass(frozen=True)
+class HybridConfig:
+    """Files that ``roboloop export RUN --frozen`` wrote."""
+
+    behaviour: str = ""
+    """For hybrid/...: the policy that moves the robot while the simulator's parameters are learned."""
+    generators: tuple[str, ...] = ()
+    """For tuned/...: what sets the parameters; each control step draws one of them."""
+
+
+@dataclass(frozen=True)
 class EnvConfig:
     """One task, and how its episodes are cut."""
 
@@ -41,6 +51,9 @@ class EnvConfig:
     """The Panda rig's rates, limits, rewards and driver."""
     legged: LeggedConfig = field(default_factory=LeggedConfig)
     """Noise, pushes and domains of legged robots, and numbers that go before a variant's."""
+
+    hybrid: HybridConfig = field(default_factory=HybridConfig)
+    """The frozen policies inside a hybrid simulator."""
 
     def check(self) -> None:
         """Refuse values that no environment can honour."""

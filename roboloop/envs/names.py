@@ -199,8 +199,9 @@ DOOM = (
     "take-cover",
 )
 """The single-player scenarios that ViZDoom's wheel ships."""
-TINY = ("point", "mirror", "recall")
-"""Our own: a point to steer, one that moves the other way, and a cue to remember."""
+TINY_CARTS = ("cart", "weak-cart", "hybrid-cart")
+TINY = ("point", "mirror", "recall", *TINY_CARTS)
+"""Our own: a point to steer, one that moves the other way, a cue to remember, and carts with a gap between them."""
 
 ENVPOOL = (
     *(f"metaworld/{task}" for task in MT10),
@@ -234,3 +235,9 @@ LEGGED = (
     ),
 )
 """Tasks of each legged robot: an engine, and how it differs."""
+
+LEGGED_ROBOTS = ("hopper", "laikago", "a1")
+"""Suites of legged robots."""
+
+HYBRID = tuple(f"{robot}-{engine}" for robot in LEGGED_ROBOTS for engine in LEGGED_ENGINES)
+"""A robot in an engine whose parameters are set at every step; a variant may follow."""

@@ -32,6 +32,8 @@ SUITES = {
     "hopper": "roboloop.envs.hopper:make",
     "laikago": "roboloop.envs.quadruped:make_laikago",
     "a1": "roboloop.envs.quadruped:make_a1",
+    "hybrid": "roboloop.envs.hybrid:make",
+    "tuned": "roboloop.envs.hybrid:make_tuned",
 }
 """Suite -> ``module:function`` of ``make(task, cfg, evaluation)``."""
 
@@ -61,6 +63,8 @@ PACKAGES = {
     "hopper": (),  # which engine is missing, the engine says
     "laikago": (),
     "a1": (),
+    "hybrid": (),
+    "tuned": (),
 }
 """Top-level modules whose absence means that the suite's extra is not installed."""
 
@@ -136,7 +140,7 @@ def known_ids() -> list[str]:
         "tiny": names.TINY,
     }
     tasks |= {"envpool": names.ENVPOOL, "panda": names.PANDA, "play": names.PLAY}
-    tasks |= dict.fromkeys(("hopper", "laikago", "a1"), names.LEGGED)
+    tasks |= dict.fromkeys(names.LEGGED_ROBOTS, names.LEGGED) | dict.fromkeys(("hybrid", "tuned"), names.HYBRID)
     return [f"{suite}/{task}" for suite in SUITES for task in tasks[suite]]
 
 

@@ -37,6 +37,13 @@ class Window(NamedTuple):
         return self.steps * self.columns
 
 
+class LogStd(NamedTuple):
+    """Log deviations of continuous actions: a bias, and the weights by which they depend on the state, if they do."""
+
+    weights: list[Tensor]
+    bias: Tensor
+
+
 @dataclass(frozen=True)
 class ActorCriticSpec:
     """All sizes of an actor-critic."""
@@ -107,9 +114,6 @@ class ActorCriticSpec:
 
     def initialise(self, weights: Views, rng: np.random.Generator) -> None:
         """Fill with orthogonal weights: a policy that hardly depends on the state, and the wanted deviation."""
-        log_std = math.log(self.initial_std)
-        if "log_std" in weights:
-            weights["log_std"].fill_(log_std)
         hidden = [HIDDEN_GAINS[self.activation]] * len(self.hidden)
         if not self.is_shared:
             fill_layers(under("actor", weights), [*hidden, POLICY_GAIN], rng)
@@ -125,9 +129,17 @@ class ActorCriticSpec:
             head = as_in_out(weights["head.weight"], bias)
             fill_orthogonal(head[:, :-1], POLICY_GAIN, rng)
             fill_orthogonal(head[:, -1:], VALUE_GAIN, rng)
-        if self.state_dependent_std:
-            bias = weights["head.bias"] if self.is_shared else weights[f"actor.linear{len(self.hidden)}.bias"]
-            bias[self.num_logits + self.num_continuous : self.num_outputs] = log_std
+        if self.num_continuous:
+            self.log_std_of(weights).bias.fill_(math.log(self.initial_std))
+
+    def log_std_of(self, weights: Views) -> LogStd:
+        """Return what says the log deviations of continuous actions."""
+        if not self.state_dependent_std:
+            return LogStd([], weights["log_std"])
+        name = "head" if self.is_shared else f"actor.linear{len(self.hidden)}"
+        columns = slice(self.num_logits + self.num_continuous, self.num_outputs)
+        bias = weights[f"{name}.bias"]
+        return LogStd([as_in_out(weights[f"{name}.weight"], bias)[:, columns]], bias[columns])
 
     def value_layer(self, weights: Views) -> tuple[Tensor, Tensor]:
         """Return weights ``[in]`` and bias ``[1]`` of the value, a linear function of the last hidden layer."""

@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from roboloop.algos.config import SACSettings
+from roboloop.algos.dynamics_config import DynamicsConfig
 from roboloop.algos.gail_config import GAILConfig
 from roboloop.algos.guided_config import GuidedSettings, IntentionSettings
+from roboloop.algos.refine_config import RefineConfig
 from roboloop.core.config import to_dict
 from roboloop.core.schedules import InSlack, UpdateRatio, WhenFull
 from roboloop.core.types import Algorithm, BatchSpec, Env, EnvSpec, PortablePolicy, Rollout, State, Stateful
 from roboloop.data.config import ExpertConfig
+from roboloop.data.dataset import Dataset
 from roboloop.data.experts import ExpertBuffer, open_experts
 from roboloop.data.journal import Frontier, Journal, Record
 from roboloop.data.recorder import NoRecorder, Recorder, Source
@@ -161,6 +164,15 @@ def _on_policy(cfg: Experiment, spec: EnvSpec, columns: int) -> Algorithm:
         from roboloop.algos.gail import make_gail
 
         return make_gail(cfg.algo, spec, experts_of(cfg.algo.expert, spec, cfg), columns, cfg.seed, cfg.device)
+    if isinstance(cfg.algo, DynamicsConfig):
+        from roboloop.algos.dynamics import make_dynamics
+
+        target = Dataset.open(Path(cfg.algo.target.directory))
+        return make_dynamics(cfg.algo, spec, target, columns, cfg.seed, cfg.device)
+    if isinstance(cfg.algo, RefineConfig):
+        from roboloop.run import refine
+
+        return refine.make(cfg, cfg.algo, spec, columns)
     from roboloop.algos.ppo import PPO
 
     assert cfg.on_policy is not None

@@ -155,7 +155,11 @@ def evaluate(args: list[str]) -> int:
     parts = "policies of tasks one after another in each episode, such as reach:20,grasp:20,place; the last is judged"
     options.add_argument("--schedule", metavar="NAME:STEPS,...,NAME", help=parts)
     options.add_argument("--expert", metavar="ENV", help="evaluate a scripted expert instead of a run")
-    known = options.parse_args(args)
+    options.add_argument("--env", metavar="ID", help="in another environment of equal observations and actions")
+    options.epilog = "--env.KEY VALUE changes a config key of the environment; give the run first."
+    known, flags = options.parse_known_args(args)
+    if flags and (known.expert or not flags[0].startswith("--env.")):
+        options.error(f"unrecognized arguments: {flags[0]}")
     if known.task and known.schedule:
         raise ConfigError("--task is a --schedule of one task: choose one of them")
     if known.episodes < 1:
@@ -163,12 +167,14 @@ def evaluate(args: list[str]) -> int:
     from roboloop.run.posthoc import Wish, evaluate_expert, evaluate_run
 
     if known.expert:
+        if known.env:
+            raise ConfigError("--env is for the policy of a run")
         return evaluate_expert(known.expert, known.episodes, known.seed)
     if known.run is None:
         raise ConfigError("eval needs a run directory (or --expert ENV)")
     for target in known.target or [None]:
         schedule = known.task or known.schedule or ""
-        wish = Wish(known.episodes, known.seed, known.name, known.video, target, schedule)
+        wish = Wish(known.episodes, known.seed, known.name, known.video, target, schedule, known.env, tuple(flags))
         evaluate_run(find_run(known.run), known.checkpoint, wish)
     return 0
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from roboloop.algos.config import BCConfig, DTConfig, MTSACConfig, PPOConfig, SACConfig, SACSettings
+from roboloop.algos.dynamics_config import DynamicsConfig
 from roboloop.algos.gail_config import GAILConfig
 from roboloop.algos.guided_config import (
     DACConfig,
@@ -17,6 +18,7 @@ from roboloop.algos.guided_config import (
     SQILConfig,
     VPACEConfig,
 )
+from roboloop.algos.refine_config import RefineConfig
 from roboloop.core.errors import ConfigError
 from roboloop.data.config import RecordConfig, ReplayConfig
 from roboloop.envs import registry
@@ -26,6 +28,7 @@ from roboloop.sample.config import SampleConfig
 AlgoConfig: TypeAlias = (
     SACConfig | MTSACConfig | PPOConfig | DTConfig | BCConfig
     | DACConfig | GAILConfig | LfGPConfig | VPACEConfig | SQILConfig | RCEConfig
+    | DynamicsConfig | RefineConfig
 )  # fmt: skip
 
 
@@ -152,9 +155,8 @@ class Experiment:
         self._check_real_time()
         if isinstance(self.algo, SACSettings | GuidedSettings):
             self.replay.check(self.env.num_envs, self.algo.batch_size)
-        if isinstance(self.algo, GuidedSettings | GAILConfig) and self.env.frame_stack != 1:
-            what = f"{self.algo.name} compares single observations with an expert's"
-            raise ConfigError(f"{what}: leave env.frame_stack at 1")
+        if isinstance(self.algo, GuidedSettings | GAILConfig | DynamicsConfig | RefineConfig):
+            self._check_single_observations()
         if isinstance(self.algo, GuidedSettings):
             self._check_guided(self.algo)
         if self.on_policy is not None:
@@ -168,7 +170,7 @@ class Experiment:
     @property
     def on_policy(self) -> PPOConfig | None:
         """The PPO that learns from each rollout once; None where a replay or a dataset is learned from."""
-        if isinstance(self.algo, GAILConfig):
+        if isinstance(self.algo, GAILConfig | DynamicsConfig | RefineConfig):
             return self.algo.ppo
         return self.algo if isinstance(self.algo, PPOConfig) else None
 
@@ -185,6 +187,12 @@ class Experiment:
             raise ConfigError(
                 f"with sample.free_running each group needs every task: {in_group} envs are no multiple of {num_tasks}"
             )
+
+    def _check_single_observations(self) -> None:
+        does = "begins with a policy of" if isinstance(self.algo, RefineConfig) else "compares"
+        whose = "" if isinstance(self.algo, RefineConfig) else " with an expert's"
+        if self.env.frame_stack != 1:
+            raise ConfigError(f"{self.algo.name} {does} single observations{whose}: leave env.frame_stack at 1")
 
     def _check_guided(self, algo: GuidedSettings) -> None:
         if registry.task_set(self.env.id):
@@ -242,4 +250,6 @@ class Experiment:
         batch = algo.batch_envs or self.env.num_envs
         if batch % columns:
             raise ConfigError(f"algo.batch_envs {batch} is not a multiple of the {columns} envs that a rollout has")
+        if isinstance(self.algo, DynamicsConfig) and self.algo.max_lag and not columns == batch == self.env.num_envs:
+            raise ConfigError("windows with lags look back on the rollout before: they need all envs in each, in order")
         algo.check_split(batch)

@@ -1,4 +1,7 @@
-"""The verb ``export``: a run's policy as one ONNX file, a contract beside it, and proof that it acts as ours does."""
+"""The verb ``export``: a run's policy as one ONNX file, a contract beside it, and proof that it acts as ours does.
+
+Or as a frozen policy, to act inside an environment of ours.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from roboloop.core.files import disk_errors, staged
 from roboloop.core.options import Options
 from roboloop.core.rng import derive
 from roboloop.core.types import Array, Decision, Env, EnvSpec, Policy
+from roboloop.envs.frozen import SUFFIX
 from roboloop.run.rundir import RunDir, find_run, installed
 
 EXTRA = "onnx"
@@ -36,20 +40,56 @@ def export(args: list[str]) -> int:
     """Write a run's policy for runtimes that know nothing of us."""
     options = Options(prog="roboloop export", allow_abbrev=False)
     options.add_argument("run", type=Path, help="run directory, or an experiment with one run")
-    options.add_argument("--onnx", type=Path, required=True, metavar="OUT.onnx", help="the contract is OUT.json")
+    kind = options.add_mutually_exclusive_group(required=True)
+    kind.add_argument("--onnx", type=Path, metavar="OUT.onnx", help="the contract is OUT.json")
+    frozen = "plain numbers, for a policy that acts inside an environment"
+    kind.add_argument("--frozen", type=Path, metavar=f"OUT{SUFFIX}", help=frozen)
     options.add_argument("--checkpoint", default="best", help="'best', 'last' or a step")
+    std = "with --frozen: deviation of its actions, where they reach from -1 to 1; what was learned unless given"
+    options.add_argument("--std", type=float, metavar="X", help=std)
     known = options.parse_args(args)
-    out: Path = known.onnx
+    if known.frozen:
+        return _export_frozen(known.run, known.checkpoint, known.frozen, known.std)
+    if known.std is not None:
+        raise ConfigError("--std is for --frozen: an ONNX policy does not explore")
+    return _export_onnx(known.run, known.checkpoint, known.onnx)
+
+
+def _export_frozen(path: Path, which: str, out: Path, std: float | None) -> int:
+    """Write a policy that ``FrozenPolicy.load`` reads."""
+    from roboloop.algos.frozen import freeze
+    from roboloop.run import build
+    from roboloop.run.posthoc import pick
+
+    if out.suffix != SUFFIX:
+        raise ConfigError(f"--frozen must end in {SUFFIX}, not {out.name!r}")
+    run = RunDir.open(find_run(path))
+    point = pick(run, which)
+    policy = build.policy_of(run.config, build.spec_of(run.config), point.state)
+    about = {"algo": run.config.algo.name, "env": run.config.env.id, "checkpoint_step": point.step}
+    frozen = freeze(policy, std, about)
+    advice = "nothing is left of it; free space and try again"
+    with disk_errors(str(out), advice), staged(out) as stage:
+        stage.write_bytes(frozen.to_bytes())
+    layers = frozen.layers
+    print(
+        f"{out}: {about['algo']} policy of step {point.step}, {layers.obs_dim} numbers to {layers.action_dim} actions"
+    )
+    return 0
+
+
+def _export_onnx(path: Path, which: str, out: Path) -> int:
+    """Write a graph and its contract."""
     if out.suffix != ".onnx":
         raise ConfigError(f"--onnx must end in .onnx, not {out.name!r}")
-    run, contract_path = RunDir.open(find_run(known.run)), out.with_suffix(".json")
+    run, contract_path = RunDir.open(find_run(path)), out.with_suffix(".json")
     with (
         needs_extra("export", _PACKAGES, EXTRA),
         disk_errors(str(out), "nothing is left of it; free space and try again"),
         staged(contract_path) as contract_stage,
         staged(out) as stage,  # gets its name first: where there is a contract, all is whole
     ):
-        contract = write_policy(run, known.checkpoint, stage)
+        contract = write_policy(run, which, stage)
         contract_stage.write_text(json.dumps(contract, indent=1) + "\n")
     policy, parity = contract["policy"], contract["parity"]
     print(f"{out}: {policy['algo']} policy of step {policy['checkpoint_step']}, {out.stat().st_size / 1e3:.0f} kB")

@@ -255,12 +255,13 @@ def learner(cfg: Experiment, spec: EnvSpec, store: WindowStore | TaskStore) -> I
 
 def check_spaces(env_id: str, spec: EnvSpec, dataset: Dataset) -> None:
     """Refuse data whose observations or actions are not the environment's."""
+    from roboloop.run.elsewhere import first_difference
+
     recorded = dataset.schema.spec
-    for name in ("obs_shape", "obs_dtype", "action_low", "action_high", "action_choices"):
-        if getattr(spec, name) != getattr(recorded, name):
-            raise ConfigError(
-                f"{env_id} has {name} {getattr(spec, name)}, the dataset {dataset.directory} {getattr(recorded, name)}"
-            )
+    if name := first_difference(spec, recorded):
+        raise ConfigError(
+            f"{env_id} has {name} {getattr(spec, name)}, the dataset {dataset.directory} {getattr(recorded, name)}"
+        )
 
 
 def describe(cfg: Experiment, store: WindowStore | TaskStore) -> str:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from roboloop.core.config import to_dict
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.files import replace_atomic
 from roboloop.core.tasks import forced_schedule
@@ -17,6 +18,7 @@ from roboloop.envs.config import EnvConfig
 from roboloop.run import build, checkpoint
 from roboloop.run.checkpoint import Checkpoint
 from roboloop.run.config import Experiment
+from roboloop.run.elsewhere import moved, name_of
 from roboloop.run.evaluate import TEST, Plan, Summary
 from roboloop.run.rundir import RunDir
 from roboloop.run.runner import describe
@@ -41,6 +43,19 @@ class Wish:
     target: float | None = None
     schedule: str = ""
     """Tasks whose policies act one after another, as of roboloop record; the last one is judged."""
+    env_id: str | None = None
+    """Another environment than the run's."""
+    env_flags: tuple[str, ...] = ()
+    """Other settings of the environment than the run's, as --env.KEY VALUE."""
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the environment is not as it was in training."""
+        return self.env_id is not None or bool(self.env_flags)
+
+    def config(self, run: RunDir) -> Experiment:
+        """Return the run's config, with the environment to evaluate in."""
+        return moved(run.config, self.env_id, self.env_flags, "roboloop eval RUN")
 
     @property
     def plan(self) -> Plan:
@@ -49,10 +64,11 @@ class Wish:
 
     @property
     def suffix(self) -> str:
-        """End of the names of files, by the target or the schedule."""
+        """End of the names of files, by the environment, the target or the schedule."""
+        where = f"-{name_of(self.env_id or '', self.env_flags)}" if self.is_elsewhere else ""
         if self.schedule:
-            return "-" + self.schedule.replace(":", "").replace(",", "-")
-        return "" if self.target is None else f"-target{self.target:g}"
+            return f"{where}-" + self.schedule.replace(":", "").replace(",", "-")
+        return where if self.target is None else f"{where}-target{self.target:g}"
 
     def name_of(self, step: int) -> str:
         """Return the name of a checkpoint's results file."""
@@ -64,9 +80,10 @@ class Wish:
 def evaluate_run(path: Path, which: str, wish: Wish) -> None:
     """Evaluate a checkpoint or all; a killed evaluation of the same name goes on with the episodes it lacks."""
     run = RunDir.open(path)
-    if wish.video and (which == ALL or run.config.env.on_wall_clock):
+    cfg = wish.config(run)
+    if wish.video and (which == ALL or cfg.env.on_wall_clock):
         raise ConfigError("--video is for one checkpoint in a simulator: not for all, and a robot has no pictures")
-    exam = _Exam(run, wish)
+    exam = _Exam(run, wish, cfg)
     try:
         if wish.target is not None:
             print(f"asked for a return of {wish.target:g}")
@@ -77,7 +94,7 @@ def evaluate_run(path: Path, which: str, wish: Wish) -> None:
         policy, summary, out = exam.take(point, wish.name or wish.name_of(point.step))
         _report(summary, out)
         if wish.video:
-            _record(policy, run, wish.plan)
+            _record(policy, cfg, run.path / "videos" / f"evaluation{wish.suffix}.mp4", wish.plan)
     finally:
         exam.close()
 
@@ -85,17 +102,19 @@ def evaluate_run(path: Path, which: str, wish: Wish) -> None:
 class _Exam:
     """One plan for any checkpoint of a run, in the same environments."""
 
-    def __init__(self, run: RunDir, wish: Wish) -> None:
-        self._run, self._wish = run, wish
-        self._spec = build.spec_of(run.config)
+    def __init__(self, run: RunDir, wish: Wish, cfg: Experiment) -> None:
+        self._run, self._wish, self._cfg = run, wish, cfg
+        self._spec = build.spec_of(cfg)
         judged = forced_schedule(wish.schedule)[-1][0] if wish.schedule else ""
-        self._tester = build.evaluator(run.config, wish.episodes, judged)
+        self._tester = build.evaluator(cfg, wish.episodes, judged)
 
     def take(self, point: Checkpoint, name: str) -> tuple[PortablePolicy, Summary, Path]:
         """Return a checkpoint's policy, how it did, and where its episodes are."""
         run, target = self._run, self._wish.target
         policy = build.policy_of(run.config, self._spec, point.state)
-        about: dict[str, str | int | float] = {"run": str(run.path), "checkpoint_step": point.step}
+        about: dict[str, Any] = {"run": str(run.path), "checkpoint_step": point.step}
+        if self._wish.is_elsewhere:
+            about["env"] = to_dict(self._cfg.env)
         if target is not None:
             policy = aimed_at(policy, target, run)
             about["target"] = target
@@ -212,7 +231,7 @@ class _Film:
         return self._left != 0
 
 
-def _record(policy: Policy, run: RunDir, plan: Plan) -> None:
+def _record(policy: Policy, cfg: Experiment, out: Path, plan: Plan) -> None:
     """Film the first episodes of a plan, one after another; of a set of tasks, the first of each of the first tasks."""
     import numpy as np
 
@@ -221,10 +240,10 @@ def _record(policy: Policy, run: RunDir, plan: Plan) -> None:
 
     rng = np.random.default_rng(plan.seed)
     frames: list[Array] = []
-    tasks = registry.task_set(run.config.env.id)
+    tasks = registry.task_set(cfg.env.id)
     for episode in range(min(_VIDEO_EPISODES, plan.episodes * max(1, len(tasks)))):
-        env = registry.make(run.config.env, True, episode)
-        stack = FrameStack(env.spec, 1, run.config.env.frame_stack)
+        env = registry.make(cfg.env, True, episode)
+        stack = FrameStack(env.spec, 1, cfg.env.frame_stack)
         film, ended = _Film(env), False
         stack.reset(0, env.reset(plan.episode_seed(episode // max(1, len(tasks)))))
         memory = np.zeros((1, policy.memory_size), np.float32)
@@ -237,4 +256,4 @@ def _record(policy: Policy, run: RunDir, plan: Plan) -> None:
             ended = not film.watch(info.get("success", 0.0) > 0) or terminated or truncated
         frames += film.frames
         env.close()
-    print(f"video: {write_video(frames, run.path / 'videos' / 'evaluation.mp4', fps=30)}")
+    print(f"video: {write_video(frames, out, fps=30)}")

@@ -33,6 +33,7 @@ from roboloop.run import build
 from roboloop.run.commands import STOPPED
 from roboloop.run.config import Experiment
 from roboloop.run.datasets import disk_bytes
+from roboloop.run.elsewhere import check_flags, moved, name_of
 from roboloop.run.posthoc import aimed_at, pick
 from roboloop.run.rundir import RunDir, find_run
 from roboloop.sample.buffers import Shape
@@ -89,10 +90,11 @@ def record(args: list[str]) -> int:
     """Record one dataset, or one for each environment."""
     options = _options()
     known, flags = options.parse_known_args(args)
-    if flags and not (flags[0].startswith("--env.") and (known.expert or known.random)):
+    if flags and not flags[0].startswith("--env."):
         options.error(f"unrecognized arguments: {flags[0]}")
+    check_flags(flags)
     _check(known)
-    actors = _in_environments(known, flags) if known.expert or known.random else [_as_trained(known)]
+    actors = _in_environments(known, flags) if known.expert or known.random else [_as_trained(known, flags)]
     todo = [actor for actor in actors if _num_held(actor) < known.episodes]
     if not todo:
         here = actors[0].directory if len(actors) == 1 else actors[0].directory.parent
@@ -127,13 +129,16 @@ def _options() -> Options:
     add("--schedule", metavar="NAME:STEPS,...,NAME", help=lead)
     add("--checkpoint", help="of a run: 'best', which it is unless given, 'last' or a step")
     add("--target", type=float, metavar="R", help="return to ask a Decision Transformer for")
+    add("--env", metavar="ID", help="of a run: another environment of equal observations and actions")
     add("--explore", action="store_true", help="draw actions as in training, not the likeliest ones")
+    std = "with --explore: deviation of continuous actions of PPO, where they reach from -1 to 1, not the learned one"
+    add("--std", type=float, metavar="X", help=std)
     noise = "Gaussian noise where actions reach from -1 to 1; for choices the probability of a random one"
     add("--noise", type=float, default=0.0, metavar="STD", help=noise)
     add("--success-only", action="store_true", help="keep only episodes that succeeded")
     most = f"episodes to play at most, kept or not; {ATTEMPTS_PER_EPISODE} N unless given"
     add("--max-attempts", type=int, metavar="M", help=most)
-    options.epilog = "With --expert or --random, --env.KEY VALUE sets a config key of the environment."
+    options.epilog = "--env.KEY VALUE sets a config key of the environment; of a run, over what it was trained in."
     add("--seed", type=int, default=0, help="of episodes and draws; equal commands give equal data")
     add("--envs", type=int, metavar="E", help="environments side by side; as many as workers unless given")
     add("--workers", type=int, default=0, help="processes that step them; changes nothing but the speed")
@@ -155,10 +160,12 @@ def _check(known: argparse.Namespace) -> None:
     if known.task and known.schedule:
         raise ConfigError("--task is a --schedule of one task: choose one of them")
     if known.expert or known.random:
-        given = [name for name in ("checkpoint", "target", "explore") if getattr(known, name)]
+        given = [name for name in ("checkpoint", "target", "env", "explore") if getattr(known, name)]
         if given:
             raise ConfigError(f"--{given[0]} is for the policy of a run")
-    elif len(known.source) > 1:
+    if known.std is not None and not (known.explore and known.std > 0):
+        raise ConfigError("--std is a deviation above 0 and goes with --explore")
+    if not (known.expert or known.random) and len(known.source) > 1:
         raise ConfigError("record takes one run, or environment ids with --expert or --random")
 
 
@@ -207,29 +214,43 @@ def _random(spec: EnvSpec) -> PortablePolicy:
     return UniformPolicy(spec)
 
 
-def _as_trained(known: argparse.Namespace) -> Actor:
-    """Return the policy of a run's checkpoint."""
+def _as_trained(known: argparse.Namespace, flags: list[str]) -> Actor:
+    """Return the policy of a run's checkpoint, where it was trained or elsewhere."""
     name = known.source[0]
     path = find_run(Path(name))
     if not path.exists() and name.partition("/")[0] in registry.SUITES:
         raise ConfigError(f"{name} is not a run directory: an environment is recorded with --expert or --random")
     run = RunDir.open(path)
     point = pick(run, known.checkpoint or "best")
-    spec = build.spec_of(run.config)
-    policy = build.policy_of(run.config, spec, point.state)
+    cfg = moved(run.config, known.env, flags, "roboloop record RUN")
+    spec = build.spec_of(cfg)
+    policy = build.policy_of(cfg, spec, point.state)
     if known.target is not None:
         policy = aimed_at(policy, known.target, run)
+    if known.std is not None:
+        policy = _with_std(policy, known.std, run)
     weights = np.zeros(policy.num_weights, np.float32)
     policy.write_weights(weights)
     # by what it is and not by its path: a run may be moved, and another may take its place
-    by: dict[str, str | int] = {
+    by: dict[str, Any] = {
         "by": run.config.algo.name,
         "checkpoint_step": point.step,
         "weights_crc32": zlib.crc32(weights.tobytes()),
+        **({} if known.std is None else {"std": known.std}),
     }
-    actor = _actor(known, run.config, spec, policy, known.out or run.path / "recorded", by)
+    where = name_of(known.env or "", flags)
+    directory = known.out or run.path / (f"recorded-{where}" if where else "recorded")
+    actor = _actor(known, cfg, spec, policy, directory, by)
     actor.about.update(run=str(run.path), experiment=run.config.experiment, algo=run.config.algo.name)
     return actor
+
+
+def _with_std(policy: PortablePolicy, std: float, run: RunDir) -> PortablePolicy:
+    from roboloop.algos.ppo_policy import PPOPolicy
+
+    if not isinstance(policy, PPOPolicy) or not policy.has_std:
+        raise DataError(f"--std is for continuous actions of PPO: {run.path} trained {run.config.algo.name}")
+    return policy.with_std(std)
 
 
 def _actor(
@@ -238,7 +259,7 @@ def _actor(
     spec: EnvSpec,
     policy: PortablePolicy,
     directory: Path,
-    by: dict[str, str | int],
+    by: dict[str, Any],
 ) -> Actor:
     from roboloop.algos.behaviour import Behaviour  # torch is loaded only when it is needed
 

@@ -91,6 +91,8 @@ class LeggedWorld(ReplayWorld):
         self._joints = slice(self.model.root_dq, None)
         self._num_feet = len(self.model.feet)
         self._now = self._before = Frame(np.zeros(0), np.zeros(0), None)
+        self.contacts: tuple[Contact, ...] = ()
+        """What each foot and the floor have together now."""
 
     @property
     def num_parameters(self) -> int:
@@ -113,7 +115,7 @@ class LeggedWorld(ReplayWorld):
             self._engine.set_model(situation.model)
         self._situation = situation
         self._noise, self._pushes = stream(seed, "noise"), stream(seed, "push")
-        self._engine.set_contact((situation.contact,) * self._num_feet)
+        self._touch((situation.contact,) * self._num_feet)
         self._limit_nm = situation.torque_nm
         return self.restore(*self.task.start(stream(seed, "start")))
 
@@ -146,8 +148,19 @@ class LeggedWorld(ReplayWorld):
                     nominal.damping_ns_m * hardness,
                 )
             )
-        self._engine.set_contact(contacts)
+        self._touch(tuple(contacts))
         self._limit_nm = self._situation.torque_nm * np.exp(math.log(ranges.motor) * t[4 * self._num_feet :])
+
+    def _touch(self, contacts: tuple[Contact, ...]) -> None:
+        self.contacts = contacts
+        self._engine.set_contact(contacts)
+
+    def parameter_values(self) -> Array:
+        """Return what is set now, in the order of the names: hardness and motors as factors of the source's own."""
+        own = self._situation.contact
+        whole = own.stiffness_n_m + own.damping_ns_m
+        contact = [(*c[:3], (c.stiffness_n_m + c.damping_ns_m) / whole) for c in self.contacts]
+        return np.concatenate((*contact, self._limit_nm / self._situation.torque_nm))
 
     def advance(self, action: Array, repeat: int) -> Outcome:
         """Hold an action for some control steps."""
