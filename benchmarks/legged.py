@@ -1,9 +1,9 @@
 """Control steps per second on one core: each legged robot in each engine, plain and in every variant.
 
-A control step is ten substeps of 1/500 s, with observation, reward and noise. Actions are small random ones, episodes are reset
-when they end, and resets are part of the time. ``engine`` is the share of the time that the physics engine takes by itself.
-All are timed in turn, round by round, by the CPU time of this one process, so that what else the machine does counts little; the
-median counts.
+A control step is ten substeps of 1/500 s, with observation, reward and noise. Actions are small random ones, episodes
+are reset when they end, and resets are part of the time. ``engine`` is the share of the time that the physics engine
+takes by itself. All are timed in turn, round by round, by the CPU time of this one process, so that what else the
+machine does counts little; the median counts.
 """
 
 from __future__ import annotations

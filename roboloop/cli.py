@@ -71,6 +71,12 @@ def _rig(args: list[str]) -> int:
     return rig(args)
 
 
+def _simgan(args: list[str]) -> int:
+    from roboloop.run.simgan import simgan
+
+    return simgan(args)
+
+
 def _recipes(args: list[str]) -> int:
     from roboloop.run.recipes import show
 
@@ -109,6 +115,7 @@ VERBS: dict[str, tuple[Verb, str]] = {
     "predict": (_predict, "say how true simulators are: how well they predict what was recorded elsewhere"),
     "sysid": (_sysid, "find the constant parameters with which a simulator predicts recorded episodes best"),
     "rig": (_rig, "be a simulated robot for other processes to train on, until Ctrl-C"),
+    "simgan": (_simgan, "learn the gap between a simulator and a target, train in the tuned simulator, compare"),
     "recipes": (_recipes, "list the recipes, or print one"),
     "envs": (_envs, "list environment ids; envs match ROBOT ENGINE... compares a robot in several engines"),
     "bench": (_bench, "run a benchmark of benchmarks/"),

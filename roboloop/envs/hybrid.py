@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from roboloop.core.errors import ConfigError, nearest
+from roboloop.core.errors import ConfigError
 from roboloop.core.rng import stream
 from roboloop.core.types import Array
-from roboloop.envs import hopper
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import FLOAT, EpisodeEnv, Outcome, Task, repeated
 from roboloop.envs.frozen import FrozenPolicy
-from roboloop.envs.legged.suite import make_world, protocol
+from roboloop.envs.legged.suite import find_robot, make_world, protocol
 from roboloop.envs.legged.world import HORIZON, LeggedTask, LeggedWorld
 from roboloop.envs.replay import ReplayWorld
-
-ROBOTS: dict[str, type[LeggedTask]] = {"hopper": hopper.HopperTask}
 
 
 def view_of_generator(obs: Array, action: Array, state_dim: int) -> Array:
@@ -100,11 +97,9 @@ class TunedWorld(ReplayWorld):
 
 def _robot(task: str, cfg: EnvConfig) -> tuple[LeggedTask, str, LeggedWorld]:
     name, _, rest = task.partition("-")
-    if name not in ROBOTS:
-        raise ConfigError(f"unknown robot {name!r}{nearest(name, ROBOTS)} (known: {', '.join(ROBOTS)})")
+    robot = find_robot(name)
     if not rest:
         raise ConfigError(f"{task!r} names no engine, such as {name}-bullet")
-    robot = ROBOTS[name]()
     return robot, rest, make_world(robot, rest, cfg.legged)
 
 

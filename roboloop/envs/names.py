@@ -220,7 +220,10 @@ LEGGED_ENGINES = ("bullet", "dart", "mujoco")
 """Engines that a legged robot can be in."""
 
 LEGGED_VARIANTS = ("soft", "deform", "heavy", "power", "emf", "latency", "slippery")
-"""Ways in which a legged robot or its floor can be another one; a deformable floor is Bullet's only."""
+"""Ways in which a legged robot or its floor can be another one."""
+
+LEGGED_IMPOSSIBLE = (("deform", "dart"), ("deform", "mujoco"), ("soft", "dart"))
+"""Variants that an engine does not have: only Bullet has a deformable floor, and contacts of DART are rigid."""
 
 LEGGED = (
     *LEGGED_ENGINES,
@@ -228,12 +231,12 @@ LEGGED = (
         f"{engine}-{variant}"
         for engine in LEGGED_ENGINES
         for variant in LEGGED_VARIANTS
-        if variant != "deform" or engine == "bullet"
+        if (variant, engine) not in LEGGED_IMPOSSIBLE
     ),
 )
 """Tasks of each legged robot: an engine, and how it differs."""
 
-LEGGED_ROBOTS = ("hopper",)
+LEGGED_ROBOTS = ("hopper", "laikago", "a1")
 """Suites of legged robots."""
 
 HYBRID = tuple(f"{robot}-{engine}" for robot in LEGGED_ROBOTS for engine in LEGGED_ENGINES)

@@ -30,6 +30,8 @@ SUITES = {
     "panda": "roboloop.envs.panda.suite:make",
     "play": "roboloop.envs.play:make",
     "hopper": "roboloop.envs.hopper:make",
+    "laikago": "roboloop.envs.quadruped:make_laikago",
+    "a1": "roboloop.envs.quadruped:make_a1",
     "hybrid": "roboloop.envs.hybrid:make",
     "tuned": "roboloop.envs.hybrid:make_tuned",
 }
@@ -59,6 +61,8 @@ PACKAGES = {
     "panda": ("pybullet_data", "mujoco"),
     "play": (),
     "hopper": (),  # which engine is missing, the engine says
+    "laikago": (),
+    "a1": (),
     "hybrid": (),
     "tuned": (),
 }
@@ -135,8 +139,8 @@ def known_ids() -> list[str]:
         "doom": names.DOOM,
         "tiny": names.TINY,
     }
-    tasks |= {"envpool": names.ENVPOOL, "panda": names.PANDA, "play": names.PLAY, "hopper": names.LEGGED}
-    tasks |= {"hybrid": names.HYBRID, "tuned": names.HYBRID}
+    tasks |= {"envpool": names.ENVPOOL, "panda": names.PANDA, "play": names.PLAY}
+    tasks |= dict.fromkeys(names.LEGGED_ROBOTS, names.LEGGED) | dict.fromkeys(("hybrid", "tuned"), names.HYBRID)
     return [f"{suite}/{task}" for suite in SUITES for task in tasks[suite]]
 
 

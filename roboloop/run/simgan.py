@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +19,9 @@ from roboloop.core.files import replace_atomic
 from roboloop.core.options import Options
 from roboloop.data.dataset import Dataset
 from roboloop.data.index import SCHEMA
-from roboloop.envs.names import LEGGED_ENGINES, LEGGED_ROBOTS, LEGGED_VARIANTS
-from roboloop.run import checkpoint
+from roboloop.envs.names import LEGGED, LEGGED_ENGINES, LEGGED_ROBOTS, LEGGED_VARIANTS
+from roboloop.envs.registry import task_name
+from roboloop.run import checkpoint, recipes
 from roboloop.run.commands import evaluate, train
 from roboloop.run.export import export
 from roboloop.run.record import record
@@ -31,7 +32,7 @@ from roboloop.track.stats import bootstrap_interval, iqm
 from roboloop.track.terminal import table
 
 EXPLORE_STD = 0.27
-"""Of the behaviour policy where its data teach a simulator: the reference's exp(-1.3), wider than a finished policy's."""
+"""Of the behaviour policy where its data teach a simulator: the reference's exp(-1.3)."""
 PUSH_N = 80.0
 _VERBS: dict[str, Callable[[list[str]], int]] = {
     "train": train, "record": record, "export": export, "sysid": sysid, "eval": evaluate,
@@ -54,6 +55,7 @@ class Budget:
     refine_steps: int | None
     target_episodes: int
     generators: int
+    sysid_generations: int
     eval_episodes: int
 
 
@@ -75,7 +77,7 @@ class Gap:
 
     @property
     def target_env(self) -> str:
-        """Where it is meant to work: another engine, or a variant in the same one."""
+        """Where it is meant to work: a variant in the same engine, or another engine."""
         is_variant = self.target in LEGGED_VARIANTS
         return f"{self.robot}/{self.source}-{self.target}" if is_variant else f"{self.robot}/{self.target}"
 
@@ -176,9 +178,9 @@ class Pipeline:
 
     def evaluated(self, run: Path) -> tuple[list[float], list[float]]:
         """Return returns and lengths of a run's policy in the target, likeliest actions."""
-        name = f"simgan-{self.gap.target}"
-        self.do("eval", run, "--env", self.gap.target_env, "--episodes", self.gap.budget.eval_episodes, "--name", name)
-        rows = read_jsonl(run / "eval" / f"{name}.jsonl")[1:]
+        target = self.gap.target_env
+        self.do("eval", run, "--env", target, "--episodes", self.gap.budget.eval_episodes, "--name", "simgan")
+        rows = read_jsonl(run / "eval" / f"simgan-{task_name(target)}.jsonl")[1:]
         return [row["return"] for row in rows], [row["length"] for row in rows]
 
 
@@ -204,7 +206,9 @@ def _sysid(pipe: Pipeline) -> Path:
     found = gap.run(gap.name, "sysid") / "constant.safetensors"
     if not found.exists():
         found.parent.mkdir(parents=True, exist_ok=True)
-        pipe.do("sysid", gap.source_env, "--data", data, "--out", found, "--seed", gap.seed)
+        generations = gap.budget.sysid_generations
+        pipe.do("sysid", gap.source_env, "--data", data, "--out", found, "--generations", generations, "--seed",
+                gap.seed)  # fmt: skip
     return pipe.refined(f"{gap.name}/sysid", [found])
 
 
@@ -248,27 +252,32 @@ def simgan(args: list[str]) -> int:
     """Run the pipeline for each seed, and its baselines, and print what came of them in the target."""
     options = Options(prog="roboloop simgan", allow_abbrev=False)
     add = options.add_argument
-    add("robot", help=", ".join(LEGGED_ROBOTS))
+    robots = [robot for robot in LEGGED_ROBOTS if f"{robot}-dynamics" in recipes.names()]
+    add("robot", help=f"one with recipes for it: {', '.join(robots)}")
     add("--source", default="bullet", help=f"engine that is tuned: {', '.join(LEGGED_ENGINES)}")
-    add("--target", required=True, help=f"another engine, or a variant: {', '.join(LEGGED_VARIANTS)}")
+    variants = ", ".join(LEGGED_VARIANTS)
+    add("--target", required=True, help=f"a variant: {variants}; or another engine, with one or without: dart-heavy")
     add("--methods", nargs="+", default=["direct", "simgan"], help=f"rows of the table: {', '.join(METHODS)}")
     add("--seeds", type=int, nargs="+", default=[0])
     add("--runs-dir", default="runs")
     add("--target-episodes", type=int, default=200, help="episodes that are recorded in the target")
     add("--generators", type=int, default=5, help="late checkpoints of the generator that make the ensemble")
+    add("--sysid-generations", type=int, default=60, help="of the search for constant parameters")
     add("--eval-episodes", type=int, default=50)
     for stage in ("behaviour", "dynamics", "refine"):
         add(f"--{stage}-steps", type=int, help="the recipe's own unless given")
     known = options.parse_args(args)
-    _check(known.robot, LEGGED_ROBOTS, "robot")
+    _check(known.robot, robots, "robot with recipes")
     _check(known.source, LEGGED_ENGINES, "engine")
-    _check(known.target, (*LEGGED_ENGINES, *LEGGED_VARIANTS), "target")
+    _check(known.target, (*LEGGED_VARIANTS, *LEGGED), "target")
     for method in known.methods:
         _check(method, METHODS, "method")
     if known.target == known.source:
         raise ConfigError(f"--target {known.target} is the source itself: there is no gap")
-    budget = Budget(known.behaviour_steps, known.dynamics_steps, known.refine_steps, known.target_episodes,
-                    known.generators, known.eval_episodes)  # fmt: skip
+    budget = Budget(**{field.name: getattr(known, field.name) for field in fields(Budget)})
+    for name, value in asdict(budget).items():
+        if value is not None and value < 1:
+            raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
     gaps = [Gap(known.robot, known.source, known.target, seed, known.runs_dir, budget) for seed in known.seeds]
     try:
         found = {method: [_score(Pipeline(gap), method) for gap in gaps] for method in known.methods}

@@ -347,6 +347,10 @@ def test_an_unknown_variant_names_the_nearest_one() -> None:
         make(EnvConfig(id="hopper/bulet"))
     with pytest.raises(ConfigError, match="only bullet has a deformable floor"):
         make(EnvConfig(id="hopper/mujoco-deform"))
+    with pytest.raises(ConfigError, match="hopper/dart-soft: contacts of dart are rigid"):
+        make(EnvConfig(id="hopper/dart-soft"))
+    with pytest.raises(ConfigError, match="contacts of dart are rigid"):
+        make(EnvConfig(id="hopper/dart", legged=LeggedConfig(contact_damping_ns_m=10.0)))
 
 
 def test_numbers_of_the_config_go_before_those_of_the_variant() -> None:

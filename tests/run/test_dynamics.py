@@ -35,6 +35,7 @@ OPTIONS = {
     "one step": {},
     "lags and replay": {"state_lags": [8, 0], "action_lags": [8, 4, 0], "padding": "mask", "replay_rollouts": 3},
     "ahead": {"ahead": 3, "state_lags": [5]},
+    "absorbing": {"discriminator": {"hidden": [16], "ends": "absorbing", "spectral_norm": True}},
 }
 
 

@@ -25,6 +25,7 @@ from roboloop.envs.legged.model import (
     to_quaternion,
 )
 
+DETECTOR = dart.simulation.CollisionDetectorType.BULLET
 FLOOR_M = (300.0, 40.0, 10.0)
 NEUTRAL_FRICTION = 1e3
 """The floor's own: of two frictions DART takes the smaller, of two restitutions the product."""
@@ -49,7 +50,7 @@ class DartEngine:
         self._world = dart.simulation.World()
         self._world.setTimeStep(SUBSTEP_S)
         self._world.setGravity([0, 0, GRAVITY_M_S2])
-        self._world.setCollisionDetector(dart.simulation.CollisionDetectorType.BULLET)
+        self._world.setCollisionDetector(DETECTOR)
         self._world.addSkeleton(_floor())
         self._robot = dart.dynamics.Skeleton(self._model.name)
         self._bodies: list[dart.dynamics.BodyNode] = []
@@ -101,8 +102,9 @@ class DartEngine:
         self._set_dynamics()
 
     def reset(self, q: Array, dq: Array) -> None:
-        """Forget forces and contacts, and place the robot."""
+        """Forget forces and contacts, and place the robot; a used detector finds contacts in another order."""
         self._push = None
+        self._world.setCollisionDetector(DETECTOR)
         self._world.getConstraintSolver().clearLastCollisionResult()
         self._robot.resetAccelerations()
         self._robot.resetGeneralizedForces()
@@ -120,8 +122,8 @@ class DartEngine:
         hinges = list(range(6, 6 + self._model.num_joints))
         self._robot.setPositions(hinges, q[7:])
         self._robot.setVelocities(hinges, dq[6:])
-        # a free joint's velocity is spatial, in the body's axes: angular, then linear
-        root.setVelocities(np.concatenate((turn.T @ dq[3:6], turn.T @ dq[:3])))
+        root.setAngularVelocity(dq[3:6])
+        root.setLinearVelocity(dq[:3])
 
     def step(self, torque_nm: Array, substeps: int = 1) -> None:
         """Set the torques once per substep, since a step uses them up."""

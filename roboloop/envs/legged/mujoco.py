@@ -24,7 +24,7 @@ from roboloop.envs.legged.model import (
     to_quaternion,
 )
 
-IMPEDANCE = 0.25
+IMPEDANCE, MOST_IMPEDANCE = 0.25, 0.99
 """Share d of a contact's target acceleration that is enforced (solimp). The less, the more a contact is a plain spring
 and damper; the more, the stiffer one can be without trembling."""
 FRICTION_STIFFNESS = 100
@@ -49,13 +49,21 @@ class MujocoEngine:
         self.set_contact((contact,) * len(self._feet))
 
     def _touch(self, pairs: Array, contact: Contact) -> None:
-        m, d = self._m, IMPEDANCE
+        """Write a contact: its force is -(k r + b v + a) / R with R = (1 - d) / d * invweight.
+
+        The impedance d is the least with which one substep can take k and b.
+        """
+        m, stiffness, damping = self._m, contact.stiffness_n_m, contact.damping_ns_m
         m.pair_friction[pairs, :2], m.pair_friction[pairs, 2] = contact.friction, contact.spinning_friction
-        # a contact's force is -(k r + b v + a) / R with R = (1 - d) / d * invweight; solref is -k d and -b d
+        most = min(0.25 / SUBSTEP_S**2 / max(stiffness, 1e-9), 1 / SUBSTEP_S / max(damping, 1e-9))
         for pair in pairs:
-            compliance = (1 - d) / d * m.body_invweight0[m.geom_bodyid[m.pair_geom2[pair]], 0]
-            k, b = contact.stiffness_n_m * compliance, contact.damping_ns_m * compliance
-            m.pair_solref[pair] = -min(k, 0.25 / SUBSTEP_S**2) * d, -min(b, 1 / SUBSTEP_S) * d
+            weight = m.body_invweight0[m.geom_bodyid[m.pair_geom2[pair]], 0]
+            d = min(weight / (weight + min((1 - IMPEDANCE) / IMPEDANCE * weight, most)), MOST_IMPEDANCE)
+            compliance = min((1 - d) / d * weight, most)
+            m.pair_solimp[pair, :2] = d
+            # MuJoCo divides by d what is negative here, and multiplies k by d once more
+            m.pair_solref[pair] = -stiffness * compliance * d, -damping * compliance * d
+            m.pair_solreffriction[pair] = -1e-9, -d / SUBSTEP_S
 
     def set_contact(self, contacts: Sequence[Contact]) -> None:
         """Write each foot's friction, stiffness and damping; restitution is not known here."""
@@ -72,6 +80,7 @@ class MujocoEngine:
         m.body_inertia[self._links] = [link.inertia_kg_m2 for link in model.links]
         m.dof_damping[self._robot.root_dq :] = [joint.damping for joint in model.joints]
         mujoco.mj_setConst(m, self._d)
+        self._contacts = ()  # which depend on the robot's inertia
 
     def reset(self, q: Array, dq: Array) -> None:
         """Forget all and place the robot."""
@@ -189,7 +198,7 @@ def _to_mjcf(model: RobotModel) -> str:
   <option timestep="{SUBSTEP_S}" gravity="0 0 {GRAVITY_M_S2}" integrator="Euler" cone="elliptic"
     impratio="{FRICTION_STIFFNESS}"/>
   <default>
-    <pair condim="{condim}" solimp="{IMPEDANCE} {IMPEDANCE} 0.001" solreffriction="-1e-9 {-IMPEDANCE / SUBSTEP_S}"/>
+    <pair condim="{condim}" solimp="{IMPEDANCE} {IMPEDANCE} 0.001"/>
     <joint armature="0" limited="auto" solreflimit="0.005 1"/>
   </default>
   <worldbody>

@@ -17,7 +17,11 @@ from roboloop.envs.legged.variants import find, override
 from roboloop.envs.legged.world import HORIZON, LeggedTask, LeggedWorld
 from roboloop.envs.names import LEGGED_ENGINES
 
-ROBOTS = {"hopper": "roboloop.envs.hopper:HopperTask"}
+ROBOTS = {
+    "hopper": "roboloop.envs.hopper:HopperTask",
+    "laikago": "roboloop.envs.quadruped:LaikagoTask",
+    "a1": "roboloop.envs.quadruped:A1Task",
+}
 """Robot -> ``module:class`` of its task."""
 
 
@@ -38,6 +42,8 @@ def make_world(robot: LeggedTask, task: str, cfg: LeggedConfig) -> LeggedWorld:
             f"unknown engine {engine!r} of {robot.model.name}{nearest(engine, LEGGED_ENGINES)} (known: {known})"
         )
     variant = override(find(name, robot.variants, robot.model.name, engine), cfg, robot.model.num_joints)
+    if engine == "dart" and variant.is_soft:
+        raise ConfigError("env.legged.contact_stiffness_n_m and contact_damping_ns_m: contacts of dart are rigid")
     return LeggedWorld(robot, engine, variant, cfg)
 
 

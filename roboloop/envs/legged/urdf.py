@@ -59,7 +59,7 @@ def _planar_root(root: str) -> str:
         f'<axis xyz="{axis}"/><limit lower="1" upper="-1" effort="0" velocity="1000"/></joint>'
         for i, (name, axis, kind) in enumerate(zip(ROOT_SLIDES, axes, kinds, strict=True))
     ]
-    return "".join(links + joints)
+    return "\n".join(links + joints)
 
 
 def to_urdf(model: RobotModel) -> str:
@@ -67,4 +67,5 @@ def to_urdf(model: RobotModel) -> str:
     parts = [_planar_root(model.links[0].name)] if model.root == "planar" else []
     parts += [_link(link) for link in model.links]
     parts += [_hinge(link, link.joint) for link in model.links if link.joint is not None]
-    return f'<?xml version="1.0"?><robot name="{model.name}">{"".join(parts)}</robot>'
+    lines = "\n".join(parts)  # Bullet reads no longer lines than it likes
+    return f'<?xml version="1.0"?>\n<robot name="{model.name}">\n{lines}\n</robot>\n'

@@ -39,6 +39,11 @@ class Variant:
     """0 = motors do at any speed what they do at rest."""
     mattress: Mattress | None = None
 
+    @property
+    def is_soft(self) -> bool:
+        """Whether it says how hard contacts are."""
+        return self.stiffness_n_m is not None or self.damping_ns_m is not None
+
 
 @dataclass(frozen=True)
 class Ranges:
@@ -75,9 +80,12 @@ def find(name: str, table: Mapping[str, Variant], robot: str, engine: str) -> Va
     if name not in table:
         known = ", ".join(table)
         raise ConfigError(f"unknown variant {name!r} of {robot}{nearest(name, table)} (known: {known})")
-    if table[name].mattress is not None and engine != "bullet":
+    variant = table[name]
+    if variant.mattress is not None and engine != "bullet":
         raise ConfigError(f"{robot}/{engine}-{name}: only bullet has a deformable floor")
-    return table[name]
+    if variant.is_soft and engine == "dart":
+        raise ConfigError(f"{robot}/{engine}-{name}: contacts of dart are rigid; bullet and mujoco have soft ones")
+    return variant
 
 
 def override(variant: Variant, cfg: LeggedConfig, num_joints: int) -> Variant:

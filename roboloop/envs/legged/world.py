@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -47,11 +48,13 @@ class LeggedTask(Protocol):
 
     model: RobotModel
     contact: Contact
-    variants: dict[str, Variant]
+    variants: Mapping[str, Variant]
     domains: Ranges
     parameters: ParameterRanges
     state_dim: int
     """Numbers that one control step shows."""
+    full_state_dim: int
+    """Numbers of the state with all speeds."""
     lags: tuple[int, ...]
     """Control steps back whose states make an observation, the newest (0) first."""
     sees_feet: bool
@@ -64,8 +67,12 @@ class LeggedTask(Protocol):
         """Return the scaled state without noise."""
         ...
 
+    def full_state(self, before: Frame, now: Frame) -> Array:
+        """Return the scaled state without noise, with all speeds."""
+        ...
+
     def pose(self, state: Array) -> tuple[Array, Array]:
-        """Return q and dq that show such a state."""
+        """Return q and dq that show such a state or full state."""
         ...
 
     def judge(self, before: Frame, now: Frame, action: Array, step: int) -> tuple[float, bool]:
@@ -136,7 +143,7 @@ class LeggedWorld(ReplayWorld):
                 Contact(
                     nominal.friction * friction,
                     max(0.0, nominal.spinning_friction + ranges.spinning_friction_m * float(part[1])),
-                    nominal.restitution * restitution,
+                    nominal.restitution * restitution or max(0.0, ranges.restitution * float(part[2])),
                     nominal.stiffness_n_m * hardness,
                     nominal.damping_ns_m * hardness,
                 )
@@ -218,6 +225,10 @@ class LeggedWorld(ReplayWorld):
     def true_state(self) -> Array:
         """Return the newest state, neither late nor noisy."""
         return self._states[-1].copy()
+
+    def full_state(self) -> Array:
+        """Return the newest state with all speeds, neither late nor noisy."""
+        return self.task.full_state(self._before, self._now)
 
     def true_obs(self) -> Array:
         """Return the observation as it would be, were nothing late or noisy."""
