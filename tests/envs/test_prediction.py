@@ -21,6 +21,7 @@ from roboloop.envs.legged.prediction import (
     starts,
 )
 from roboloop.envs.legged.suite import make_world
+from roboloop.envs.quadruped import LaikagoTask
 
 QUIET = LeggedConfig(obs_noise=0, action_noise=0)
 DX = 5
@@ -228,3 +229,21 @@ def test_errors_are_those_of_a_computation_by_hand():
     assert found.l1 == pytest.approx(2.0)
     assert errors(standstill(moments), moments, np.ones(2), 2).l1 == 2.0
     assert errors(np.zeros((0, 2)), [], np.ones(2), 9).count == 0
+
+
+def test_the_speeds_of_a_quadruped_whose_states_hold_none_come_from_the_steps_before():
+    world, rng = make_world(LaikagoTask(), "bullet", QUIET), np.random.default_rng(0)
+    states, actions, dim = [world.reset(4)[: world.task.state_dim]], [], world.task.state_dim
+    for _ in range(20):
+        actions.append(rng.uniform(-0.4, 0.4, 12).astype(np.float32))
+        states.append(world.step(actions[-1], 1).obs[:dim])
+    episodes = [Recorded(np.array(states, np.float32), np.array(actions))]
+    moments = starts(world, episodes, 1)[9:]
+    blind = [m._replace(before=()) for m in moments]
+    scale = deviation(episodes)
+    seeing, guessing = (errors(predict(world, some), some, scale, 1).normalised for some in (moments, blind))
+    assert seeing < guessing / 4
+    obs_dims = []
+    predict(world, moments[:1], lambda obs, action: obs_dims.append(len(obs)) or np.zeros(world.num_parameters))
+    assert set(obs_dims) == {dim * len(world.task.lags)}
+    world.close()
