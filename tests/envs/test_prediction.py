@@ -21,6 +21,7 @@ from roboloop.envs.legged.prediction import (
     starts,
 )
 from roboloop.envs.legged.suite import make_world
+from roboloop.envs.quadruped import LaikagoTask
 
 QUIET = LeggedConfig(obs_noise=0, action_noise=0)
 DX = 5
@@ -140,7 +141,7 @@ def test_moments_are_each_kth_step_and_never_reach_past_an_episodes_end():
     ]
 
 
-@pytest.mark.parametrize("engine", ["bullet", "mujoco"])
+@pytest.mark.parametrize("engine", ["bullet", "dart", "mujoco"])
 def test_from_all_of_its_q_and_dq_a_world_goes_on_as_if_it_had_never_been_put_back(engine):
     world = world_of(engine)
     world.reset(3)
@@ -168,7 +169,7 @@ def test_a_world_predicts_its_own_steps_to_a_hundredth_of_what_varies(own):
 def test_the_speed_that_a_state_leaves_unsaid_comes_from_the_step_before(own):
     world = world_of("bullet")
     moments = [m for m in starts(world, own, 1) if m.before]
-    blind = [m._replace(before=None) for m in moments]
+    blind = [m._replace(before=()) for m in moments]
     scale = deviation(own)
     seeing, guessing = (errors(predict(world, some), some, scale, 1).rmse / scale for some in (moments, blind))
     world.close()
@@ -218,7 +219,7 @@ def test_parameters_are_forgotten_by_the_next_prediction(weak):
 def test_errors_are_those_of_a_computation_by_hand():
     after = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     pose = Pose(np.zeros(6), np.zeros(6), 0.0)
-    moments = [Start(row[None] - 1, pose, None, np.zeros((2, 3)), row) for row in after]
+    moments = [Start(row[None] - 1, pose, (), np.zeros((2, 3)), row) for row in after]
     predicted = after + np.array([[3.0, 0.0], [0.0, 2.0], [0.0, -1.0]])
     found = errors(predicted, moments, np.array([3.0, 1.0]), 2)
     assert (found.steps, found.count) == (2, 3)
@@ -228,3 +229,21 @@ def test_errors_are_those_of_a_computation_by_hand():
     assert found.l1 == pytest.approx(2.0)
     assert errors(standstill(moments), moments, np.ones(2), 2).l1 == 2.0
     assert errors(np.zeros((0, 2)), [], np.ones(2), 9).count == 0
+
+
+def test_the_speeds_of_a_quadruped_whose_states_hold_none_come_from_the_steps_before():
+    world, rng = make_world(LaikagoTask(), "bullet", QUIET), np.random.default_rng(0)
+    states, actions, dim = [world.reset(4)[: world.task.state_dim]], [], world.task.state_dim
+    for _ in range(20):
+        actions.append(rng.uniform(-0.4, 0.4, 12).astype(np.float32))
+        states.append(world.step(actions[-1], 1).obs[:dim])
+    episodes = [Recorded(np.array(states, np.float32), np.array(actions))]
+    moments = starts(world, episodes, 1)[9:]
+    blind = [m._replace(before=()) for m in moments]
+    scale = deviation(episodes)
+    seeing, guessing = (errors(predict(world, some), some, scale, 1).normalised for some in (moments, blind))
+    assert seeing < guessing / 4
+    obs_dims = []
+    predict(world, moments[:1], lambda obs, action: obs_dims.append(len(obs)) or np.zeros(world.num_parameters))
+    assert set(obs_dims) == {dim * len(world.task.lags)}
+    world.close()

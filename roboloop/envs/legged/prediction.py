@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -47,10 +48,10 @@ class Start(NamedTuple):
     """A recorded moment, and what came of it."""
 
     states: Array
-    """[N, D] up to this moment, as far as the observation before it looks back; the newest is the last."""
+    """[N, D] up to this moment, as far as the observations of the steps before look back; the newest is the last."""
     pose: Pose
-    before: tuple[Pose, Array] | None
-    """Where the robot was one step earlier, and what it did then; none where an episode begins."""
+    before: tuple[tuple[Pose, Array], ...]
+    """Where the robot was in the steps before, and what it did then, oldest first; none where an episode begins."""
     actions: Array
     """[k, A] that followed."""
     after: Array
@@ -76,17 +77,20 @@ class Errors:
 
 def starts(world: LeggedWorld, episodes: Sequence[Recorded], steps: int) -> list[Start]:
     """Return each k-th moment of episodes after which k steps are recorded."""
-    found = []
+    found, looks_back = [], max(world.task.lags)
     for states, actions in episodes:
+        pose_at = cache(partial(_pose, world, states))
         for t in range(0, len(actions) - steps + 1, steps):
-            seen = states[max(0, t - 1 - max(world.task.lags)) : t + 1]
-            before = (_pose(world, states[t - 1]), actions[t - 1]) if t else None
-            found.append(Start(seen, _pose(world, states[t]), before, actions[t : t + steps], states[t + steps]))
+            # one step tells a mean speed from the speed; who shows older states may show no speeds at all
+            first = max(0, t - 1 - looks_back)
+            seen = states[max(0, first - looks_back) : t + 1]
+            before = tuple((pose_at(i), actions[i]) for i in range(first, t))
+            found.append(Start(seen, pose_at(t), before, actions[t : t + steps], states[t + steps]))
     return found
 
 
-def _pose(world: LeggedWorld, state: Array) -> Pose:
-    q, dq = world.task.pose(state)
+def _pose(world: LeggedWorld, states: Array, t: int) -> Pose:
+    q, dq = world.task.pose(states[t])
     return Pose(q, dq, lowest_m(world.model, q))
 
 
@@ -118,18 +122,19 @@ def _replayed(world: LeggedWorld, moment: Start, parameters: Parameters | None) 
 
 
 def _unsaid(world: LeggedWorld, moment: Start, parameters: Parameters | None) -> Array:
-    """Return what dq a state leaves unsaid, as the simulator itself has it after the recorded step before.
+    """Return what dq a state leaves unsaid, as the simulator itself has it after the recorded steps before.
 
-    A state may give a mean speed over the last control step, which is not the speed at its end. What lies between the
-    two follows from the forces of that step, hardly from where it began, so that noise does little to it.
+    A state may give a mean speed over the last control step, which is not the speed at its end, or no speed at all.
+    What is missing follows from the forces of the steps before, hardly from where each began, so that noise does little
+    to it: the robot is put back on the record after each of them, and keeps what the record does not say.
     """
-    if moment.before is None:
-        return np.zeros_like(moment.pose.dq)
-    pose, action = moment.before
-    _ask(world, list(moment.states[:-1]), action, parameters)
-    put_down(world, pose)
-    world.advance(action, 1)
-    unsaid: Array = world.frame().dq - world.task.pose(world.true_state())[1]
+    unsaid: Array = np.zeros_like(moment.pose.dq)
+    first = len(moment.states) - 1 - len(moment.before)
+    for number, (pose, action) in enumerate(moment.before):
+        _ask(world, list(moment.states[: first + number + 1]), action, parameters)
+        put_down(world, pose._replace(dq=pose.dq + unsaid))
+        world.advance(action, 1)
+        unsaid = world.frame().dq - world.task.pose(world.true_state())[1]
     return unsaid
 
 
