@@ -81,7 +81,7 @@ A1_TABLE = Quadruped(
     lowest_m=0.15,
     fastest_m_s=1.5,
     soft=(800.0, 80.0),
-    mattress=Mattress(0.0, 4000.0, 60000.0, 150.0, False, 1.0),
+    mattress=Mattress(-0.02, 1000.0, 60000.0, 150.0, False, 1.0),
     burden_kg=(0.5, 0.5),
 )
 
