@@ -25,12 +25,28 @@ def view_of_generator(obs: Array, action: Array, state_dim: int) -> Array:
     return np.concatenate((obs[state_dim:], obs[:state_dim], action))
 
 
-class HybridWorld(ReplayWorld):
+class _Around(ReplayWorld):
+    """A world around a robot's."""
+
+    def __init__(self, robot: LeggedWorld, action_dim: int) -> None:
+        super().__init__(action_dim)
+        self._robot = robot
+
+    def render(self) -> Array:
+        """Return the robot's picture."""
+        return self._robot.render()
+
+    def close(self) -> None:
+        """Release the engine."""
+        self._robot.close()
+
+
+class HybridWorld(_Around):
     """A robot that moves by itself, in an engine whose parameters are the action; pays nothing."""
 
     def __init__(self, robot: LeggedWorld, behaviour: FrozenPolicy) -> None:
-        super().__init__(robot.num_parameters)
-        self._robot, self._behaviour = robot, behaviour
+        super().__init__(robot, robot.num_parameters)
+        self._behaviour = behaviour
 
     def start(self, seed: int) -> Array:
         """Start the robot's episode of this seed."""
@@ -52,21 +68,13 @@ class HybridWorld(ReplayWorld):
         # the robot's own return says how far the hybrid simulator is from the target's, but is not learned from
         return out._replace(obs=self._seen(out.obs), reward=0.0, raw_reward=out.reward)
 
-    def render(self) -> Array:
-        """Return the robot's picture."""
-        return self._robot.render()
 
-    def close(self) -> None:
-        """Release the engine."""
-        self._robot.close()
-
-
-class TunedWorld(ReplayWorld):
+class TunedWorld(_Around):
     """The robot's own task in an engine whose parameters frozen generators set; each control step draws one of them."""
 
     def __init__(self, robot: LeggedWorld, generators: list[FrozenPolicy]) -> None:
-        super().__init__(robot.model.num_joints)
-        self._robot, self._generators = robot, generators
+        super().__init__(robot, robot.model.num_joints)
+        self._generators = generators
 
     def start(self, seed: int) -> Array:
         """Start the robot's episode of this seed."""
@@ -85,14 +93,6 @@ class TunedWorld(ReplayWorld):
         out = self._robot.advance(action, 1)
         self._obs = out.obs
         return out
-
-    def render(self) -> Array:
-        """Return the robot's picture."""
-        return self._robot.render()
-
-    def close(self) -> None:
-        """Release the engine."""
-        self._robot.close()
 
 
 def _robot(task: str, cfg: EnvConfig) -> tuple[LeggedTask, str, LeggedWorld]:
