@@ -24,16 +24,20 @@ WRITE = struct.Struct("11d").pack_into
 """Writes hand, opening, object and rotation; several times quicker than assigning a list to a slice."""
 
 
+def length(*parts: float) -> float:
+    """Return a vector's length by NumPy's own dot product: some processors fuse its sums, and round otherwise then."""
+    vector = np.array(parts)
+    return math.sqrt(vector.dot(vector))
+
+
 def distance(a: Point, b: Point) -> float:
     """Return how far apart two points are."""
-    x, y, z = a[0] - b[0], a[1] - b[1], a[2] - b[2]
-    return math.sqrt(x * x + y * y + z * z)
+    return length(a[0] - b[0], a[1] - b[1], a[2] - b[2])
 
 
 def distance_xz(a: Point, b: Point) -> float:
     """Return how far apart two points are, seen from the side."""
-    x, z = a[0] - b[0], a[2] - b[2]
-    return math.sqrt(x * x + z * z)
+    return length(a[0] - b[0], a[2] - b[2])
 
 
 def near(x: float, lower: float, upper: float, margin: float) -> float:
@@ -76,8 +80,8 @@ def quaternion(matrix: list[float]) -> tuple[float, float, float, float]:
         x, y, z, w = g + c, h + f, 1 - trace + 2 * i, d - b
     else:
         x, y, z, w = h - f, c - g, d - b, 1 + trace
-    length = math.sqrt(x * x + y * y + z * z + w * w)
-    return x / length, y / length, z / length, w / length
+    size = math.sqrt(x * x + y * y + z * z + w * w)
+    return x / size, y / size, z / size, w / size
 
 
 def _rotation(data: Any, turned: tuple[str, str] | None) -> Callable[[], Sequence[float]]:
@@ -148,8 +152,7 @@ class Lean(ABC):
         hx = x0 if hx < x0 else x1 if hx > x1 else hx
         hy = y0 if hy < y0 else y1 if hy > y1 else hy
         hz = z0 if hz < z0 else z1 if hz > z1 else hz
-        x, y, z = rx - lx, ry - ly, rz - lz
-        opened = math.sqrt(x * x + y * y + z * z) / 0.1
+        opened = length(rx - lx, ry - ly, rz - lz) / 0.1
         self.opened = opened = opened if opened < 1.0 else 1.0
         (rx, ry, rz), (lx, ly, lz) = self._right_tip.tolist(), self._left_tip.tolist()
         x, y, z = self._place.tolist()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from roboloop.core.types import Array
-from roboloop.envs.metaworld_lean import Lean, Point, both, distance, distance_xz, near, near_gaussian
+from roboloop.envs.metaworld_lean import Lean, Point, both, distance, distance_xz, length, near, near_gaussian
 
 
 class Reach(Lean):
@@ -106,8 +106,7 @@ class PegInsertSide(Grasping):
 
     @staticmethod
     def _scaled(a: Point, b: Point) -> float:
-        x, y, z = a[0] - b[0], (a[1] - b[1]) * 2.0, (a[2] - b[2]) * 2.0
-        return math.sqrt(x * x + y * y + z * z)
+        return length(a[0] - b[0], (a[1] - b[1]) * 2.0, (a[2] - b[2]) * 2.0)
 
     def prepare(self, env: Any) -> None:
         """Measure how far the peg's head is from the hole."""
@@ -152,11 +151,10 @@ class DoorOpen(Lean):
         """Come to the handle from above, then turn the hinge."""
         (hx, hy, hz), (x, y, z) = self.hand, self.object
         x -= 0.05
-        radius = math.sqrt((hx - x) * (hx - x) + (hy - y) * (hy - y))
+        radius = length(hx - x, hy - y)
         floor = 0.0 if radius <= 0.12 else 0.04 * float(np.log(radius - 0.12)) + 0.4
         above = 1.0 if hz >= floor else near(floor - hz, 0.0, 0.01, floor / 2.0)
-        dx, dy, dz = hx - x - 0.05, hy - y - 0.03, hz - z + 0.01
-        ready = both(above, near(math.sqrt(dx * dx + dy * dy + dz * dz), 0, 0.06, 0.5))
+        ready = both(above, near(length(hx - x - 0.05, hy - y - 0.03, hz - z + 0.01), 0, 0.06, 0.5))
         theta = self._angles.item(self._hinge)
         wide = near(math.pi / 2.0 + math.pi / 6 + theta, 0, 0.5, math.pi / 3.0)
         opened = 0.2 * float(theta < -math.pi / 90.0) + 0.8 * wide
@@ -175,8 +173,7 @@ class DrawerOpen(Lean):
 
     @staticmethod
     def _scaled(a: Point, b: Point) -> float:
-        x, y, z = (a[0] - b[0]) * 3.0, (a[1] - b[1]) * 3.0, a[2] - b[2]
-        return math.sqrt(x * x + y * y + z * z)
+        return length((a[0] - b[0]) * 3.0, (a[1] - b[1]) * 3.0, a[2] - b[2])
 
     def prepare(self, env: Any) -> None:
         """Measure how far the closed handle is."""
