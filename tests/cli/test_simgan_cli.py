@@ -52,7 +52,8 @@ def test_a_pipeline_that_was_stopped_ends_as_one_that_was_not(undisturbed: Path,
     while not dynamics.exists() and time.monotonic() < deadline_s:
         time.sleep(0.05)
     first.send_signal(signal.SIGTERM)
-    assert first.wait(timeout=100) == 4
+    # a stage that trains is saved and left with 4; one that is only being set up has nothing to save
+    assert first.wait(timeout=100) in (4, -signal.SIGTERM)
     done = run(tmp_path, *SMALL)
     assert done.returncode == 0, done.stderr
     again = json.loads((tmp_path / TABLE).read_text())
