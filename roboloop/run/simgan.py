@@ -202,8 +202,8 @@ def _simgan(pipe: Pipeline) -> Path:
 
 def _hard(pipe: Pipeline) -> Path:
     """What comes of the same work on data of the source itself: whatever is better than direct is not knowledge."""
-    experiment = f"{pipe.gap.name}/hard"
-    data = pipe.record(pipe.gap.source_env, pipe.gap.run(f"{pipe.gap.robot}-{pipe.gap.source}", "data"))
+    experiment = f"{pipe.gap.robot}-{pipe.gap.source}-hard"
+    data = pipe.record(pipe.gap.source_env, pipe.gap.run(experiment, "data"))
     dynamics = pipe.dynamics(experiment, data)
     return pipe.refined(experiment, pipe.generators(dynamics), "--algo.guard", dynamics)
 
