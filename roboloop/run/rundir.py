@@ -22,6 +22,8 @@ from roboloop.run.config import Experiment
 from roboloop.track.read import boot_id, find_runs
 
 _PACKAGES = ("roboloop", "torch", "numpy", "gymnasium", "mujoco", "metaworld", "dm_control", "safetensors")
+_BEGUN = {"lock", "meta.json", "status.json", ".status.json.tmp", ".config.yaml.tmp"}
+"""All that is there of a run whose process was killed while it was created: nothing that could be lost."""
 
 
 class RunDir:
@@ -44,7 +46,7 @@ class RunDir:
         path = run_path(config)
         if (path / "config.yaml").exists():
             raise RunExists(_exists_message(path))
-        if path.is_dir() and any(p.name != "lock" for p in path.iterdir()):
+        if path.is_dir() and any(p.name not in _BEGUN for p in path.iterdir()):
             raise DataError(f"{path} exists and is not a run directory: choose another --experiment or --runs-dir")
         return path
 

@@ -11,11 +11,12 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from roboloop.core.errors import ConfigError, nearest
-from roboloop.core.files import replace_atomic
+from roboloop.core.files import read_json, replace_atomic
 from roboloop.core.options import Options
 from roboloop.data.dataset import Dataset
 from roboloop.data.index import SCHEMA
@@ -24,20 +25,23 @@ from roboloop.envs.registry import task_name
 from roboloop.run import checkpoint, recipes
 from roboloop.run.commands import evaluate, train
 from roboloop.run.export import export
+from roboloop.run.predict import prediction
 from roboloop.run.record import record
 from roboloop.run.rundir import RunDir
 from roboloop.run.sysid import sysid
 from roboloop.track.read import read_jsonl
 from roboloop.track.stats import bootstrap_interval, iqm
-from roboloop.track.terminal import table
+from roboloop.track.terminal import number, table
 
 EXPLORE_STD = 0.27
 """Of the behaviour policy where its data teach a simulator: the reference's exp(-1.3)."""
 PUSH_N = 80.0
+HELD_OUT = 0.1
+"""Share of the target's episodes that no method learns from."""
 LAST = "last"
 """Checkpoint that counts everywhere: none is chosen by how it did somewhere."""
 _VERBS: dict[str, Callable[[list[str]], int]] = {
-    "train": train, "record": record, "export": export, "sysid": sysid, "eval": evaluate,
+    "train": train, "record": record, "export": export, "sysid": sysid, "predict": prediction, "eval": evaluate,
 }  # fmt: skip
 
 
@@ -108,6 +112,14 @@ class Gap:
         return f"{self.robot}-{self.source}"
 
 
+class Truth(NamedTuple):
+    """How well a simulator predicts what was recorded in the target."""
+
+    simulator: str
+    errors: dict[int, float | None]
+    """Over so many control steps, in deviations of the data; none where no episode is as long."""
+
+
 class Pipeline:
     """The stages of one gap, each by its command."""
 
@@ -154,7 +166,8 @@ class Pipeline:
             self.do("export", gap.behaviour, "--checkpoint", LAST, "--frozen", frozen, "--std", EXPLORE_STD)
         self.train(
             f"{gap.robot}-dynamics", f"{experiment}/dynamics", "--env", f"hybrid/{gap.hybrid_task}",
-            "--env.hybrid.behaviour", frozen, "--algo.target.directory", data, steps=gap.budget.dynamics_steps,
+            "--env.hybrid.behaviour", frozen, "--algo.target.directory", data, "--algo.target.held-out", HELD_OUT,
+            steps=gap.budget.dynamics_steps,
         )  # fmt: skip
         return gap.run(f"{experiment}/dynamics", gap.hybrid_task)
 
@@ -168,6 +181,36 @@ class Pipeline:
                 file.parent.mkdir(exist_ok=True)
                 self.do("export", run, "--frozen", file, "--checkpoint", step)
         return files
+
+    def constant(self, data: Path) -> Path:
+        """Search for constant parameters with which the simulator predicts the data best, unless it is done."""
+        gap = self.gap
+        found = gap.run(gap.name, "sysid") / "constant.safetensors"
+        if not found.exists():
+            found.parent.mkdir(parents=True, exist_ok=True)
+            self.do("sysid", gap.source_env, "--data", data, "--out", found, "--held-out", HELD_OUT,
+                    "--generations", gap.budget.sysid_generations, "--seed", gap.seed)  # fmt: skip
+        return found
+
+    def predicted(self, methods: Sequence[str]) -> list[Truth]:
+        """Return how true the source is, what the methods made of it, and the target itself, on held-out data."""
+        gap, data = self.gap, self.target()
+        ensembles = {}
+        if "sysid" in methods:
+            ensembles["sysid"] = [self.constant(data)]
+        if "simgan" in methods:
+            ensembles["simgan"] = self.generators(self.dynamics(gap.name, data))
+        out = gap.run(gap.name, "predict") / "errors.json"
+        out.parent.mkdir(parents=True, exist_ok=True)
+        flags = [word for files in ensembles.values() for word in ("--generators", *files)]
+        self.do("predict", gap.source_env, gap.target_env, "--data", data, "--held-out", HELD_OUT, "--seed", gap.seed,
+                "--out", out, *flags)  # fmt: skip
+        names = ("nothing moves", "source", *ensembles, "target")
+        rows = read_json(out)["simulators"]
+        return [
+            Truth(name, {e["steps"]: e["normalised"] for e in row["errors"]})
+            for name, row in zip(names, rows, strict=True)
+        ]
 
     def start(self) -> list[object]:
         """Say where refinement begins."""
@@ -209,14 +252,7 @@ def _hard(pipe: Pipeline) -> Path:
 
 
 def _sysid(pipe: Pipeline) -> Path:
-    gap, data = pipe.gap, pipe.target()
-    found = gap.run(gap.name, "sysid") / "constant.safetensors"
-    if not found.exists():
-        found.parent.mkdir(parents=True, exist_ok=True)
-        generations = gap.budget.sysid_generations
-        pipe.do("sysid", gap.source_env, "--data", data, "--out", found, "--generations", generations, "--seed",
-                gap.seed)  # fmt: skip
-    return pipe.refined(f"{gap.name}/sysid", [found])
+    return pipe.refined(f"{pipe.gap.name}/sysid", [pipe.constant(pipe.target())])
 
 
 def _from_source(name: str, *args: object) -> Callable[[Pipeline], Path]:
@@ -253,6 +289,8 @@ METHODS: dict[str, Callable[[Pipeline], Path]] = {
     "oracle": _oracle,
 }
 """Each returns the run whose policy is put into the target."""
+LEARN_THE_GAP = {"sysid", "simgan"}
+"""Those that make a simulator of the target."""
 
 
 def simgan(args: list[str]) -> int:
@@ -288,10 +326,13 @@ def simgan(args: list[str]) -> int:
     gaps = [Gap(known.robot, known.source, known.target, seed, known.runs_dir, budget) for seed in known.seeds]
     try:
         found = {method: [_score(Pipeline(gap), method) for gap in gaps] for method in known.methods}
+        truths = [Pipeline(gap).predicted(known.methods) for gap in gaps] if LEARN_THE_GAP & set(known.methods) else []
     except Stopped as stopped:
         print("stopped: the same command goes on")
         return stopped.code
     _show(gaps[0], known.seeds, found)
+    if truths:
+        _show_truth(truths)
     return 0
 
 
@@ -322,3 +363,14 @@ def _show(gap: Gap, seeds: Sequence[int], found: dict[str, list[dict[str, list[f
     replace_atomic(out, json.dumps({"target": gap.target_env, "seeds": list(seeds), "episodes": found}).encode())
     print(f"\n{gap.target_env}, policies of {gap.source_env}, seeds {', '.join(map(str, seeds))}")
     print(f"{table(lines)}\nepisodes: {out}")
+
+
+def _show_truth(truths: Sequence[list[Truth]]) -> None:
+    """Print how true each simulator is: errors averaged over seeds, of those that have some."""
+    steps = list(truths[0][0].errors)
+    lines: list[list[str]] = [["simulator", *(f"{k} steps" for k in steps)]]
+    for of_seeds in zip(*truths, strict=True):
+        known = [[truth.errors[k] for truth in of_seeds if truth.errors[k] is not None] for k in steps]
+        lines.append([of_seeds[0].simulator, *(number(float(np.mean(e))) if e else "-" for e in known)])
+    print("\nhow true simulators are: errors on held-out episodes of the target, in deviations of the data")
+    print(table(lines))

@@ -40,8 +40,13 @@ def test_each_stage_is_a_command_and_the_end_is_a_table(undisturbed: Path) -> No
     assert done.returncode == 0, done.stderr
     assert "is finished" in done.stdout  # what was there was not done again
     assert "$ roboloop sysid hopper/bullet --data runs/simgan/hopper-bullet-to-power/target/0" in done.stdout
-    rows = [line.split()[0] for line in done.stdout.splitlines()[-6:-1]]
-    assert rows == ["method", "direct", "simgan", "sysid", "fine-tuned"]
+    results, truth = done.stdout.split("\nhopper/bullet-power, policies of")[1].split("\nhow true simulators are")
+    assert first_words(results)[1:-1] == ["method", "direct", "simgan", "sysid", "fine-tuned"]
+    assert first_words(truth)[1:] == ["simulator", "nothing", "source", "sysid", "simgan", "target"]
+
+
+def first_words(text: str) -> list[str]:
+    return [line.split()[0] for line in text.strip().splitlines()]
 
 
 def test_a_pipeline_that_was_stopped_ends_as_one_that_was_not(undisturbed: Path, tmp_path: Path) -> None:

@@ -216,6 +216,12 @@ def test_parameters_are_forgotten_by_the_next_prediction(weak):
     world.close()
 
 
+def test_where_no_episode_is_as_long_nothing_is_known():
+    found = errors(standstill([]), [], np.ones(2), 25)
+    assert (found.count, len(found.rmse)) == (0, 2)
+    assert np.isnan([found.normalised, found.median, found.l1]).all()
+
+
 def test_errors_are_those_of_a_computation_by_hand():
     after = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
     pose = Pose(np.zeros(6), np.zeros(6), 0.0)

@@ -47,10 +47,20 @@ def test_an_interrupted_run_says_how_to_go_on(tiny):
         RunDir.create(tiny(), [])
 
 
+def test_a_run_whose_process_was_killed_while_it_was_created_can_be_created_again(tiny):
+    config = tiny()
+    run = RunDir.create(config, [])
+    (run.path / "config.yaml").rename(run.path / ".config.yaml.tmp")
+    run.close()
+    RunDir.create(config, []).close()
+    assert RunDir.open(run.path).config == config
+    assert not (run.path / ".config.yaml.tmp").exists()
+
+
 def test_a_foreign_directory_is_left_alone(tiny):
     config = tiny()
     run = RunDir.create(config, [])
-    (run.path / "config.yaml").unlink()
+    (run.path / "config.yaml").rename(run.path / "notes.yaml")
     run.close()
     with pytest.raises(DataError, match="is not a run directory"):
         RunDir.create(config, [])

@@ -159,7 +159,7 @@ def put_down(world: LeggedWorld, pose: Pose) -> None:
 
 def standstill(moments: Sequence[Start]) -> Array:
     """Return the prediction that nothing changes, which a simulator should beat."""
-    return np.stack([moment.states[-1] for moment in moments])
+    return np.array([moment.states[-1] for moment in moments])
 
 
 def errors(predicted: Array, moments: Sequence[Start], scale: Array, steps: int) -> Errors:
