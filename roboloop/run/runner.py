@@ -88,7 +88,7 @@ class Runner:
                     self._take(rollout)
                     self.watch.lap("collect_s")
                     for _ in self.updates_due(self.clock.step, bool(rollout.episodes)):
-                        self.algo.progress = self.clock.step / self.cfg.steps
+                        self.algo.progress = (self.clock.step - rollout.num_steps) / self.cfg.steps
                         metrics = self.algo.update(self.store.sample())
                         self.meter.add(metrics)
                         self.observers.post("on_training_step", {**self.clock.counters(), **metrics})

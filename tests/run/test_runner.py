@@ -82,3 +82,11 @@ def test_a_milestone_is_also_the_checkpoint_of_its_step(tiny):
     runner.close()
     run.close()
     assert checkpoint.steps(run.checkpoints) == [50, 100, 150, 200, 220]
+
+
+def test_a_falling_step_size_is_whole_in_the_first_update_and_never_nothing(tiny):
+    ppo = {"name": "ppo", "hidden": [8], "rollout_steps": 20, "minibatches": 1, "processes": 1}
+    ppo |= {"lr": 1e-3, "lr_schedule": "linear"}
+    runner = train(tiny, [], algo=ppo, env={"num_envs": 2}, eval={"episodes": 0}, log_every_steps=40)
+    rows = [json.loads(line) for line in runner.run.metrics.read_text().splitlines()]
+    assert [row["lr"] for row in rows] == pytest.approx([1e-3 * k / 10 for k in range(10, 0, -1)])
