@@ -242,7 +242,7 @@ class Algorithm(Stateful, Protocol):
     num_updates: int
     """Gradient steps taken so far."""
     progress: float
-    """Fraction of the training that was done before the newest steps; the runner sets it before each update, for schedules."""
+    """Fraction of the training that was done before the newest steps; the runner sets it, for schedules."""
 
     @property
     def policy(self) -> PortablePolicy:
