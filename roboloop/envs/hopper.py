@@ -109,7 +109,7 @@ class HopperTask:
     variants: Mapping[str, Variant] = VARIANTS
     domains = DOMAINS
     parameters = ParameterRanges(friction=4.0, spinning_friction_m=0.1, restitution=4.0, hardness=400.0, motor=3.0)
-    state_dim = full_state_dim = 11
+    state_dim = 11
     lags: tuple[int, ...] = (0,)
     sees_feet = False
 
@@ -130,10 +130,6 @@ class HopperTask:
         if before is not now:
             state[5] = (now.q[0] - before.q[0]) / CONTROL_S
         return state
-
-    def full_state(self, before: Frame, now: Frame) -> Array:
-        """Return the state, which holds all speeds."""
-        return self.state(before, now)
 
     def pose(self, state: Array) -> tuple[Array, Array]:
         """Return q and dq of a state, at x = 0; the speed is the one over the last control step."""

@@ -25,7 +25,6 @@ START_AT, START_RPY, START_SPEED, START_Q, START_DQ = 0.03, 0.1, 0.2, 0.01, 0.1
 """Half widths of the noise at the start."""
 AT_LIMIT = 0.97
 MAX_SPEED, MAX_TILT_RAD = 90.0, 1.2
-ANGULAR_SCALE, JOINT_SPEED_SCALE = 0.2, 0.04
 FULL_SPEED_SHARE = 1 / 50
 """Of the target speed in m/s, gained per control step."""
 
@@ -139,7 +138,6 @@ class QuadrupedTask:
     domains = DOMAINS
     parameters = ParameterRanges(friction=4.0, spinning_friction_m=0.1, restitution=0.5, hardness=400.0, motor=3.0)
     state_dim = 37
-    full_state_dim = 52
     lags: tuple[int, ...] = LAGS
     sees_feet = True
 
@@ -170,19 +168,12 @@ class QuadrupedTask:
         toes = (now.feet_m - now.q[:3]) @ rotation
         return np.concatenate((now.q[2:3], rotation.ravel(), now.dq[:3], now.q[JOINTS_Q], toes.ravel()))
 
-    def full_state(self, before: Frame, now: Frame) -> Array:
-        """Return the state with angular velocity and joint speeds behind it."""
-        speeds = (now.dq[3:6] * ANGULAR_SCALE, now.dq[JOINTS_DQ] * JOINT_SPEED_SCALE)
-        return np.concatenate((self.state(before, now), *speeds))
-
     def pose(self, state: Array) -> tuple[Array, Array]:
-        """Return q and dq of a state at x = y = 0; speeds that it does not hold are 0 (a full state holds all)."""
+        """Return q and dq of a state at x = y = 0; speeds that it does not hold are 0."""
         state = np.asarray(state, float)
         q = np.concatenate(((0.0, 0.0, state[0]), to_quaternion(state[1:10].reshape(3, 3)), state[13:25]))
         dq = np.zeros(18)
         dq[:3] = state[10:13]
-        if len(state) == self.full_state_dim:
-            dq[3:6], dq[6:] = state[37:40] / ANGULAR_SCALE, state[40:] / JOINT_SPEED_SCALE
         return q, dq
 
     def judge(self, before: Frame, now: Frame, action: Array, step: int) -> tuple[float, bool]:

@@ -53,8 +53,6 @@ class LeggedTask(Protocol):
     parameters: ParameterRanges
     state_dim: int
     """Numbers that one control step shows."""
-    full_state_dim: int
-    """Numbers of the state with all speeds."""
     lags: tuple[int, ...]
     """Control steps back whose states make an observation, the newest (0) first."""
     sees_feet: bool
@@ -67,12 +65,8 @@ class LeggedTask(Protocol):
         """Return the scaled state without noise."""
         ...
 
-    def full_state(self, before: Frame, now: Frame) -> Array:
-        """Return the scaled state without noise, with all speeds."""
-        ...
-
     def pose(self, state: Array) -> tuple[Array, Array]:
-        """Return q and dq that show such a state or full state."""
+        """Return q and dq that show such a state."""
         ...
 
     def judge(self, before: Frame, now: Frame, action: Array, step: int) -> tuple[float, bool]:
@@ -225,10 +219,6 @@ class LeggedWorld(ReplayWorld):
     def true_state(self) -> Array:
         """Return the newest state, neither late nor noisy."""
         return self._states[-1].copy()
-
-    def full_state(self) -> Array:
-        """Return the newest state with all speeds, neither late nor noisy."""
-        return self.task.full_state(self._before, self._now)
 
     def true_obs(self) -> Array:
         """Return the observation as it would be, were nothing late or noisy."""
