@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from roboloop.data.dataset import Dataset
 from roboloop.envs.frozen import load_all
 from roboloop.envs.hybrid import view_of_generator
 from roboloop.envs.legged.prediction import Errors, Parameters, Recorded, deviation, errors, predict, standstill, starts
+from roboloop.envs.legged.world import LeggedWorld
 from roboloop.run.recorded import Simulator, add_data_options, chosen, open_simulator, read_episodes
 from roboloop.track.terminal import number, table
 
@@ -30,6 +31,8 @@ class Judged(NamedTuple):
 
     name: str
     errors: list[Errors]
+    parameters: Mapping[str, tuple[float, float]] = {}
+    """Mean and deviation of what generators said over the first number of steps, in the simulator's units."""
 
 
 def prediction(args: list[str]) -> int:
@@ -82,12 +85,25 @@ def judge(
 ) -> Judged:
     """Return the errors of a simulator as it is, or with generators of which each step draws one."""
     world, scale, found = simulator.world, deviation(episodes), []
+    said: list[list[Array]] = []
     for k in steps:
-        parameters = drawn(simulator, generators, stream(seed, "predict", k)) if generators else None
+        said.append([])
+        parameters = drawn(simulator, generators, stream(seed, "predict", k), said[-1]) if generators else None
         moments = starts(world, episodes, k)
         found.append(errors(predict(world, moments, parameters), moments, scale, k))
     name = simulator.env.id + (f" with {generators[0]}" if generators else "")
-    return Judged(name + (f" and {len(generators) - 1} more" if len(generators) > 1 else ""), found)
+    name += f" and {len(generators) - 1} more" if len(generators) > 1 else ""
+    return Judged(name, found, _summary(world, said[0]) if said[0] else {})
+
+
+def _summary(world: LeggedWorld, said: Sequence[Array]) -> dict[str, tuple[float, float]]:
+    values = []
+    world.start(0)
+    for t in said:
+        world.set_parameters(t)
+        values.append(world.parameter_values())
+    means, spreads = np.mean(values, 0).tolist(), np.std(values, 0).tolist()
+    return dict(zip(world.parameter_names, zip(means, spreads, strict=True), strict=True))
 
 
 def still(simulator: Simulator, episodes: Sequence[Recorded], steps: Sequence[int]) -> Judged:
@@ -99,8 +115,8 @@ def still(simulator: Simulator, episodes: Sequence[Recorded], steps: Sequence[in
     return Judged(STANDSTILL, found)
 
 
-def drawn(simulator: Simulator, paths: Sequence[str], rng: np.random.Generator) -> Parameters:
-    """Return parameters that one of some frozen generators says, another draw for each step, as in training."""
+def drawn(simulator: Simulator, paths: Sequence[str], rng: np.random.Generator, said: list[Array]) -> Parameters:
+    """Return parameters that one of some frozen generators says, as in training; ``said`` gets a copy of each."""
     generators = load_all(list(paths))
     dim, first = simulator.world.task.state_dim, generators[0].layers
     sees, says = simulator.obs_dim + simulator.world.model.num_joints, simulator.world.num_parameters
@@ -110,7 +126,8 @@ def drawn(simulator: Simulator, paths: Sequence[str], rng: np.random.Generator) 
 
     def parameters(obs: Array, action: Array) -> Array:
         generator = generators[rng.integers(len(generators))]
-        return generator.act(view_of_generator(obs, action, dim), rng)
+        said.append(generator.act(view_of_generator(obs, action, dim), rng))
+        return said[-1]
 
     return parameters
 
@@ -127,6 +144,11 @@ def report(found: Sequence[Judged]) -> Iterator[str]:
     yield f"root mean square error of each number of the state over {first[0].steps} steps"
     numbers = [[number(float(e.rmse[i])) for e in first] for i in range(len(first[0].rmse))]
     yield table([["", *(one.name for one in found)], *([str(i), *row] for i, row in enumerate(numbers))])
+    for one in found:
+        if one.parameters:
+            yield f"\nparameters of {one.name}"
+            lines = [[name, number(mean), number(spread)] for name, (mean, spread) in one.parameters.items()]
+            yield table([["", "mean", "deviation"], *lines])
 
 
 def _to_data(one: Judged) -> dict[str, Any]:
@@ -135,6 +157,7 @@ def _to_data(one: Judged) -> dict[str, Any]:
 
     return {
         "simulator": one.name,
+        "parameters": {name: list(values) for name, values in one.parameters.items()},
         "errors": [
             {"steps": e.steps, "predictions": e.count, "rmse": [plain(x) for x in e.rmse.tolist()],
              "normalised": plain(e.normalised), "median": plain(e.median), "l1": plain(e.l1)}

@@ -135,12 +135,16 @@ def test_the_foot_that_has_half_its_torque_is_found_out_and_the_result_predicts_
     assert main([*args, "--out", str(report)]) == 0
     said = capsys.readouterr().out
     assert "nothing moves" in said
-    still, plain, tuned = (one["errors"] for one in json.loads(report.read_text())["simulators"])
+    simulators = json.loads(report.read_text())["simulators"]
+    still, plain, tuned = (one["errors"] for one in simulators)
     for k in (0, 1):
         assert tuned[k]["normalised"] < 0.7 * plain[k]["normalised"]
         assert plain[k]["normalised"] < still[k]["normalised"]
     assert [e["steps"] for e in tuned] == [1, 5]
     assert len(tuned[0]["rmse"]) == 11
+    foot, spread = simulators[2]["parameters"]["foot.motor"]
+    assert (foot, spread) == pytest.approx((motors[2], 0.0), abs=1e-6)
+    assert "parameters of hopper/bullet with" in said
 
 
 def test_a_killed_search_goes_on_and_writes_the_same_file(weak, tmp_path, capsys):
