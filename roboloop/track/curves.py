@@ -81,7 +81,7 @@ def grouped(
     for item in items:
         parts = dict(zip(fields, names(item), strict=True))
         found.setdefault("/".join(str(parts[name]) for name in wanted), []).append(item)
-    return dict(sorted(found.items()))
+    return dict(sorted(found.items(), key=lambda entry: entry[0].split("/")))
 
 
 def members(runs: Sequence[Path], group_by: str = "experiment/task") -> dict[str, list[Path]]:

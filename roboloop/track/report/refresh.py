@@ -21,7 +21,7 @@ def refreshed(text: str, folder: Path) -> str:
     """Return a Markdown text with its marked parts made anew; the mark says what they are made of."""
     if text.count(_BEGIN) != len(_PART.findall(text)) or text.count(_END) != len(_PART.findall(text)):
         raise DataError(f"a part that begins with '{_BEGIN}...' must end with '{_END}', one after another")
-    return _PART.sub(lambda part: f"{part[1]}{_tables(part[2], folder)}{part[4]}", text)
+    return _PART.sub(lambda part: f"{part[1]}\n{_tables(part[2], folder)}\n{part[4]}", text)
 
 
 def _tables(mark: str, folder: Path) -> str:

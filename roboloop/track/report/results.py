@@ -71,7 +71,7 @@ def final(groups: Groups) -> Section:
         "IQM over seeds and tasks [95 % stratified bootstrap], none for one seed; below four values the IQM is the "
         "mean. All held-out episodes as one: success [95 % Wilson]. Return: of the last evaluation in training."
     )
-    return Section("final", "Results", (Table(caption, header, tuple(rows)),))
+    return Section("final", "Results", (_table(caption, header, rows),))
 
 
 def _iqm(table: Sequence[Mapping[str, float]], measure: str) -> str:
@@ -103,18 +103,10 @@ def each_run(groups: Groups) -> Section:
                 shown_result(last.whole) + at if last else NONE,
                 held,
             ))  # fmt: skip
-    header = (
-        "run",
-        "seed",
-        "state",
-        "steps",
-        f"first at {REACHED:.0%}",
-        "last evaluation",
-        "held out, last",
-        "earlier",
-    )
+    first = f"first at {100 * REACHED:.0f} %"
+    header = ("run", "seed", "state", "steps", first, "last in training", "held out, last", "held out, earlier")
     caption = "Each run. Held-out success [95 % Wilson] or return [95 % bootstrap], also of an earlier checkpoint."
-    return Section("runs", "Runs", (Table(caption, header, tuple(rows)),))
+    return Section("runs", "Runs", (_table(caption, header, rows),))
 
 
 def progress(groups: Groups) -> Section:
@@ -156,10 +148,19 @@ def tasks(groups: Groups) -> Section:
         whole = [curve for run in runs if (curve := _whole(run, measure)) is not None]
         held = shown_result(pooled([each.whole for each in evaluations]))
         rows.append(("all", *(_mean_at(whole, step, measure) for step in columns), held))
-        seeds = "1 seed" if len(runs) == 1 else f"mean of {len(runs)} seeds"
-        caption = f"{label}: {measure} of each task ({seeds}) at steps of training, and of all held-out episodes."
-        blocks.append(Table(caption, ("task", *map(count, columns), "held out"), tuple(rows)))
+        seeds = "1 seed" if len(runs) == 1 else f"{len(runs)} seeds, the mean of those that were evaluated then"
+        percent = " in %" if measure == "success" else ""
+        caption = f"{label}: {measure} of each task{percent} at steps of training ({seeds})."
+        if evaluations:
+            caption += " Held out: all episodes as one."
+        blocks.append(_table(caption, ("task", *map(count, columns), "held out"), rows))
     return Section("tasks", "Tasks", tuple(blocks))
+
+
+def _table(caption: str, header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
+    """Return a table without the columns that say nothing in any row."""
+    kept = [i for i in range(len(header)) if i == 0 or any(row[i] != NONE for row in rows)]
+    return Table(caption, tuple(header[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in rows))
 
 
 def compare(runs: Sequence[RunSummary]) -> Section:
