@@ -225,9 +225,21 @@ def _children(path: Path) -> Iterable[Path]:
 
 
 def names_of(path: Path) -> tuple[str, str, int | None]:
-    """Return experiment, task and seed of a run by its path."""
-    *_, experiment, task, seed = ("", "", *path.resolve().parts)
-    return experiment, task, int(seed) if seed.isdecimal() else None
+    """Return experiment, task and seed of a run by its path; an experiment may be several folders deep."""
+    *above, experiment, task, seed = ("", "", *path.resolve().parts)
+    depth = _experiment(path).count("/")
+    whole = "/".join([*above[len(above) - depth :], experiment])
+    return whole if whole == _experiment(path) else experiment, task, int(seed) if seed.isdecimal() else None
+
+
+def _experiment(path: Path) -> str:
+    """Return what the config says the experiment is called, without reading all of it; empty where it does not."""
+    try:
+        with (path / "config.yaml").open() as file:
+            line = next((line for line in file if line.startswith("experiment:")), "")
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return line.partition(":")[2].strip().strip("'\"")
 
 
 def _optional(value: Any) -> float | None:

@@ -25,7 +25,7 @@ VERSION = 1
 _VIDEOS = (".mp4", ".gif")
 _DATASETS = ("dataset", "recorded")
 _ORIGIN = ("command", "versions", "python", "platform", "cpus", "git", "git_dirty", "created_unix_s")
-_SPECIAL = ("target", "schedule", "env")
+_SPECIAL = ("target", "schedule")
 
 Facts = dict[str, Any]
 DatasetReader = Callable[[Path], Facts]
@@ -56,7 +56,7 @@ class Evaluation:
     seed: int
     protocol: Facts
     special: Facts
-    """What it was asked for beside the plan: a target, a schedule, another environment."""
+    """What it was asked for beside the plan: a target, a schedule, an environment that differs from the run's."""
     whole: Result
     tasks: dict[str, Result] = field(default_factory=dict)
 
@@ -127,7 +127,7 @@ def read_summary(path: Path, read_dataset: DatasetReader | None = None) -> RunSu
         info.steps,
         {key: _plain(value) for key, value in sorted(config.items())},
         {key: _rounded(curve) for key, curve in read_curves(path).items()},
-        _evaluations(path, notes),
+        _evaluations(path, config, notes),
         _part(partial(_seconds, path), notes) or {},
         origin,
         datasets,
@@ -228,12 +228,12 @@ def _seconds(path: Path) -> dict[str, float]:
     return {key: round(float(seconds), 1) for key, seconds in numbers.items()}
 
 
-def _evaluations(path: Path, notes: list[str]) -> tuple[Evaluation, ...]:
+def _evaluations(path: Path, config: Facts, notes: list[str]) -> tuple[Evaluation, ...]:
     found = []
     for file in sorted((path / "eval").glob("*.jsonl")):
         try:
             header, *rows = read_jsonl(file) or [{}]
-            found += [_evaluation(file.stem, header, rows)] if rows else []
+            found += [_evaluation(file.stem, header, rows, config)] if rows else []
         except DataError as error:
             notes.append(str(error))
         except (KeyError, TypeError, ValueError) as error:
@@ -241,8 +241,12 @@ def _evaluations(path: Path, notes: list[str]) -> tuple[Evaluation, ...]:
     return tuple(sorted(found, key=lambda each: (each.step, each.name)))
 
 
-def _evaluation(name: str, header: Facts, rows: Sequence[Facts]) -> Evaluation:
+def _evaluation(name: str, header: Facts, rows: Sequence[Facts], config: Facts) -> Evaluation:
     plan = header["plan"]
+    # of another environment, what is other about it; keys that the run does not know are of a later version
+    elsewhere = flatten(header.get("env", {}), "env.")
+    other = {key: value for key, value in elsewhere.items() if key in config and config[key] != value}
+    special = {key: header[key] for key in _SPECIAL if key in header} | ({"env": other} if other else {})
     tasks = dict.fromkeys(str(row["task"]) for row in rows if "task" in row)
     return Evaluation(
         name,
@@ -251,7 +255,7 @@ def _evaluation(name: str, header: Facts, rows: Sequence[Facts]) -> Evaluation:
         str(plan["split"]),
         int(plan["seed"]),
         {str(key): _plain(value) for key, value in header.get("protocol", {}).items()},
-        {key: _plain(header[key]) for key in _SPECIAL if key in header},
+        {key: _plain(value) for key, value in special.items()},
         _summed(rows),
         {task: _summed([row for row in rows if str(row.get("task")) == task]) for task in tasks},
     )

@@ -196,6 +196,29 @@ def test_settings_show_only_what_differs_and_what_differs_within_a_group(tmp_pat
     assert any("sac/reach" in note and "device" in note for note in notes)
 
 
+def test_folders_named_by_the_seed_are_no_difference_within_a_group(tmp_path: Path) -> None:
+    paths = [write_run(tmp_path, seed=seed, config={"start": f"runs/a/{seed}/x", "n": 1}) for seed in (0, 1)]
+    assert not sections([read_summary(path) for path in paths], only=["settings"])
+    paths.append(write_run(tmp_path, seed=2, config={"start": "runs/b/2/x", "n": 1}))
+    (section,) = sections([read_summary(path) for path in paths], only=["settings"])
+    assert len(section.blocks) == 1
+
+
+def test_an_evaluation_elsewhere_is_shown_with_where_and_does_not_count(tmp_path: Path) -> None:
+    runs = []
+    for seed in range(2):
+        run = write_run(tmp_path, seed=seed, config={"env": {"id": "toy/a", "mass": 1.0}})
+        write_eval(run, 10, [0], env={"id": "toy/b", "mass": 2.0})
+        write_eval(run, 20, [1, seed], env={"id": "toy/b", "mass": 2.0})  # newer: this one counts
+        write_eval(run, 20, [None], name="aimed", target=3.5)
+        runs.append(read_summary(run))
+    assert table(runs, "protocols", 1).rows[0][3] == "1, test, seed 0, in toy/b, env.mass 2.0"
+    assert "held out" not in table(runs, "final").header
+    there, aimed = table(runs, "elsewhere").rows
+    assert there == ("sac/reach", "in toy/b, env.mass 2.0", "2", "75 % [50, 100]", "75 % [30, 95]")
+    assert aimed == ("sac/reach", "target 3.5", "2", "0 [0, 0]", "–")
+
+
 def test_time_protocols_and_origin_are_shown(tmp_path: Path) -> None:
     run = write_run(tmp_path)
     write_eval(run, 20, [1])
@@ -271,5 +294,5 @@ def test_a_chart_draws_a_level_line_one_point_and_leaves_out_what_is_not_finite(
 def test_every_section_has_a_key_that_can_be_asked_for(tmp_path: Path) -> None:
     runs = two_methods(tmp_path)
     assert [section.key for section in sections(runs, ["x: bad"])] == [
-        key for key in KEYS if key not in ("tasks", "over-tasks", "protocols", "videos", "datasets")
+        key for key in KEYS if key not in ("tasks", "over-tasks", "elsewhere", "protocols", "videos", "datasets")
     ]

@@ -48,7 +48,7 @@ def test_a_summary_that_is_written_and_read_is_the_same(tmp_path: Path) -> None:
 
 def test_a_summary_names_no_folder_of_the_machine_it_was_made_on(tmp_path: Path) -> None:
     run = write_run(tmp_path, config={"dataset": "/home/somebody/data/push", "experts": ["/home/somebody/e"]})
-    write_eval(run, 20, [1], env={"model": "/home/somebody/model.xml"})
+    write_eval(run, 20, [1], schedule="/home/somebody/list")
     (run / "videos").mkdir()
     (run / "videos" / "evaluation.mp4").write_bytes(b"x")
     text = save([read_summary(run)], tmp_path / "s.json").read_text()
@@ -123,3 +123,12 @@ def test_a_foreign_or_damaged_summary_is_one_line(tmp_path: Path, text: str, wor
 
 def test_nested_settings_have_the_names_of_flags() -> None:
     assert flatten({"a": 1, "b": {"c": {"d": [2]}, "e": None}}) == {"a": 1, "b.c.d": [2], "b.e": None}
+
+
+def test_an_evaluation_elsewhere_says_what_is_other_there(tmp_path: Path) -> None:
+    run = write_run(tmp_path, config={"env": {"id": "toy/a", "legged": {"mass": 1.0}}})
+    write_eval(run, 20, [1], name="here", env={"id": "toy/a", "legged": {"mass": 1.0}, "later": 3})
+    write_eval(run, 20, [1], name="there", env={"id": "toy/b", "legged": {"mass": 2.0}})
+    here, there = read_summary(run).evaluations
+    assert here.special == {}
+    assert there.special == {"env": {"env.id": "toy/b", "env.legged.mass": 2.0}}

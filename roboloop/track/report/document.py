@@ -11,8 +11,8 @@ from roboloop.track.report.blocks import Note, Section
 from roboloop.track.summary import RunSummary
 
 KEYS = (
-    "final", "curves", "runs", "progress", "tasks", "compare", "over-tasks", "settings", "protocols", "videos",
-    "datasets", "time", "origin", "left-out",
+    "final", "curves", "runs", "progress", "tasks", "compare", "over-tasks", "elsewhere", "settings", "protocols",
+    "videos", "datasets", "time", "origin", "left-out",
 )  # fmt: skip
 
 
@@ -36,6 +36,7 @@ def sections(
         "tasks": lambda: results.tasks(groups),
         "compare": lambda: results.compare(runs),
         "over-tasks": lambda: charts.over_tasks(runs),
+        "elsewhere": lambda: results.elsewhere(groups),
         "settings": lambda: facts.settings(groups),
         "protocols": lambda: facts.protocols(groups),
         "videos": lambda: facts.videos(groups),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from roboloop.track.report.blocks import Block, Note, Section, Table, Video
-from roboloop.track.report.scores import NONE, shown_result
+from roboloop.track.report.scores import NONE, asked, shown_result, shown_value, without_empty
 from roboloop.track.summary import Evaluation, RunSummary
 from roboloop.track.terminal import count, duration, number
 
@@ -33,7 +34,7 @@ def settings(groups: Groups) -> Section:
         rows = tuple((key, *(_shown(config, key) for config in configs)) for key in shown)
         blocks.append(Table(caption, ("setting", *groups), rows))
     for label, runs in groups.items():
-        own = [run.config for run in runs]
+        own = [{key: _seedless(value, run.seed) for key, value in run.config.items()} for run in runs]
         for key in _keys(own):
             if not _all_equal(own, key):
                 values = ", ".join(f"seed {run.seed}: {_shown(run.config, key)}" for run in runs)
@@ -53,11 +54,13 @@ def _all_equal(configs: Sequence[Mapping[str, Any]], key: str) -> bool:
     return all((key in config) == (key in configs[0]) and config.get(key) == configs[0].get(key) for config in configs)
 
 
+def _seedless(value: Any, seed: int | None) -> str:
+    """Return a value in which folders named by the run's own seed are all the same: other seeds have others."""
+    return re.sub(rf"/{seed}(?=[/\"]|$)", "/*", json.dumps(value))
+
+
 def _shown(config: Mapping[str, Any], key: str) -> str:
-    if key not in config:
-        return NONE
-    value = config[key]
-    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
+    return shown_value(config[key]) if key in config else NONE
 
 
 def protocols(groups: Groups) -> Section:
@@ -70,15 +73,16 @@ def protocols(groups: Groups) -> Section:
                 kinds.setdefault((_protocol(each), _plan(each)), []).append(label)
                 rows.append((
                     label, NONE if run.seed is None else str(run.seed), count(each.step), _plan(each),
-                    shown_result(each.whole), shown_result(each.whole, "return"),
+                    NONE if each.whole.successes is None else shown_result(each.whole),
+                    shown_result(each.whole, "return"),
                 ))  # fmt: skip
     if not rows:
         return Section("protocols", "Evaluations", ())
     listed = tuple((", ".join(dict.fromkeys(labels)), *kind) for kind, labels in kinds.items())
-    header = ("run", "seed", "checkpoint", "episodes", "outcome", "return")
+    header = ("run", "seed", "checkpoint", "episodes", "success", "return")
     return Section("protocols", "Evaluations", (
         Table("Protocols, from the headers of the results.", ("runs", "protocol", "episodes"), listed),
-        Table("Every evaluation after training; intervals are 95 %.", header, tuple(rows)),
+        without_empty("Every evaluation after training; intervals are 95 %.", header, rows),
     ))  # fmt: skip
 
 
@@ -89,7 +93,7 @@ def _protocol(each: Evaluation) -> str:
 def _plan(each: Evaluation) -> str:
     per_task = " of each task" if each.tasks else ""
     done = "" if each.is_whole else f", {each.whole.episodes} done"
-    special = "".join(f", {key} {json.dumps(value)}" for key, value in each.special.items())
+    special = f", {asked(each)}" if each.special else ""
     return f"{each.planned}{per_task}, {each.split}, seed {each.seed}{done}{special}"
 
 

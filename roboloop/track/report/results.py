@@ -11,6 +11,7 @@ from roboloop.track.curves import MOST_POINTS, Curve
 from roboloop.track.report.blocks import Note, Section, Table
 from roboloop.track.report.scores import (
     NONE,
+    asked,
     by_task,
     earlier_evaluation,
     final_evaluation,
@@ -21,6 +22,8 @@ from roboloop.track.report.scores import (
     shown,
     shown_result,
     validated,
+    value_of,
+    without_empty,
 )
 from roboloop.track.stats import (
     Interval,
@@ -64,14 +67,14 @@ def final(groups: Groups) -> Section:
             _iqm([validated(run, measure) for run in runs], measure),
             _iqm([held_out(run, measure) for run in runs], measure),
             shown_result(pooled([each.whole for each in evaluations])),
-            _iqm([validated(run, "return") for run in runs], "return"),
+            NONE if measure == "return" else _iqm([validated(run, "return") for run in runs], "return"),
         ))  # fmt: skip
     header = ("runs", "seeds", "steps", "in training, at the end", "held out", "all held-out episodes", "return")
     caption = (
         "IQM over seeds and tasks [95 % stratified bootstrap], none for one seed; below four values the IQM is the "
         "mean. All held-out episodes as one: success [95 % Wilson]. Return: of the last evaluation in training."
     )
-    return Section("final", "Results", (_table(caption, header, rows),))
+    return Section("final", "Results", (without_empty(caption, header, rows),))
 
 
 def _iqm(table: Sequence[Mapping[str, float]], measure: str) -> str:
@@ -106,7 +109,7 @@ def each_run(groups: Groups) -> Section:
     first = f"first at {100 * REACHED:.0f} %"
     header = ("run", "seed", "state", "steps", first, "last in training", "held out, last", "held out, earlier")
     caption = "Each run. Held-out success [95 % Wilson] or return [95 % bootstrap], also of an earlier checkpoint."
-    return Section("runs", "Runs", (_table(caption, header, rows),))
+    return Section("runs", "Runs", (without_empty(caption, header, rows),))
 
 
 def progress(groups: Groups) -> Section:
@@ -153,14 +156,24 @@ def tasks(groups: Groups) -> Section:
         caption = f"{label}: {measure} of each task{percent} at steps of training ({seeds})."
         if evaluations:
             caption += " Held out: all episodes as one."
-        blocks.append(_table(caption, ("task", *map(count, columns), "held out"), rows))
+        blocks.append(without_empty(caption, ("task", *map(count, columns), "held out"), rows))
     return Section("tasks", "Tasks", tuple(blocks))
 
 
-def _table(caption: str, header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
-    """Return a table without the columns that say nothing in any row."""
-    kept = [i for i in range(len(header)) if i == 0 or any(row[i] != NONE for row in rows)]
-    return Table(caption, tuple(header[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in rows))
+def elsewhere(groups: Groups) -> Section:
+    """Return evaluations in other environments, with targets or schedules: each group and what it was asked for."""
+    rows = []
+    for label, runs in groups.items():
+        for wish in dict.fromkeys(asked(each) for run in runs for each in run.evaluations if each.special):
+            found = [best for run in runs if (best := final_evaluation(run, wish))]
+            measure = "return" if any(each.whole.successes is None for each in found) else "success"
+            scores = [value for each in found if (value := value_of(each.whole, measure)) is not None]
+            if scores:
+                whole = shown_result(pooled([each.whole for each in found])) if measure == "success" else NONE
+                rows.append((label, wish, str(len(found)), _iqm([{"": score} for score in scores], measure), whole))
+    header = ("runs", "asked for", "seeds", "outcome", "all episodes")
+    caption = "Held-out episodes elsewhere or otherwise: IQM over seeds [95 % bootstrap], and all episodes as one."
+    return Section("elsewhere", "Elsewhere", (without_empty(caption, header, rows),) if rows else ())
 
 
 def compare(runs: Sequence[RunSummary]) -> Section:

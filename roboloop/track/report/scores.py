@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from roboloop.track.curves import MEASURES, SOURCES
+from roboloop.track.report.blocks import Table
 from roboloop.track.stats import Interval, wilson_interval
 from roboloop.track.summary import Evaluation, Result, RunSummary
 from roboloop.track.terminal import number
 
 NONE = "–"
+_LONGEST = 100  # characters of a setting's value
 HELD_OUT, IN_TRAINING = "held-out episodes", "the end of training"
 
 ByTask = Mapping[str, float]
@@ -28,21 +31,31 @@ class Scores(NamedTuple):
     methods: dict[str, dict[str, list[float]]]
 
 
-def final_evaluation(run: RunSummary) -> Evaluation | None:
-    """Return the held-out evaluation that counts: of the newest checkpoint, of most episodes."""
-    return max(_plain(run), key=lambda each: (each.step, each.whole.episodes), default=None)
+def final_evaluation(run: RunSummary, wish: str = "") -> Evaluation | None:
+    """Return the held-out evaluation that counts: finished, of the newest checkpoint, of most episodes."""
+    return max(_finished(run, wish), key=lambda each: (each.step, each.whole.episodes), default=None)
 
 
 def earlier_evaluation(run: RunSummary) -> Evaluation | None:
     """Return the newest held-out evaluation of an earlier checkpoint than the one that counts."""
     last = final_evaluation(run)
-    rest = [each for each in _plain(run) if last and each.step < last.step]
+    rest = [each for each in _finished(run, "") if last and each.step < last.step]
     return max(rest, key=lambda each: (each.step, each.whole.episodes), default=None)
 
 
-def _plain(run: RunSummary) -> list[Evaluation]:
-    """Return the held-out evaluations that are finished and were asked for nothing special."""
-    return [each for each in run.evaluations if not each.special and each.is_whole and each.split == "test"]
+def _finished(run: RunSummary, wish: str) -> list[Evaluation]:
+    return [each for each in run.evaluations if each.is_whole and each.split == "test" and asked(each) == wish]
+
+
+def asked(each: Evaluation) -> str:
+    """Return what an evaluation was asked for beside its plan, in words; nothing for a plain one."""
+    words = []
+    for key, value in each.special.items():
+        if key == "env":
+            words += [f"in {v}" if k == "env.id" else f"{k} {shown_value(v)}" for k, v in value.items()]
+        else:
+            words.append(f"{key} {shown_value(value)}")
+    return ", ".join(words)
 
 
 def held_out(run: RunSummary, measure: str) -> ByTask:
@@ -107,6 +120,18 @@ def by_task(table: Sequence[ByTask]) -> list[list[float]]:
     """Return the scores of runs as one list for each task."""
     tasks = dict.fromkeys(task for scores in table for task in scores)
     return [[scores[task] for scores in table if task in scores] for task in tasks]
+
+
+def shown_value(value: Any) -> str:
+    """Return a setting's value as it is written in a config, cut where it is long."""
+    text = value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def without_empty(caption: str, header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
+    """Return a table without the columns that say nothing in any row."""
+    kept = [i for i in range(len(header)) if i == 0 or any(row[i] != NONE for row in rows)]
+    return Table(caption, tuple(header[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in rows))
 
 
 def shown(value: float | None, measure: str, interval: Interval | None = None) -> str:
