@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,10 @@ FORMAT = "roboloop-summary"
 VERSION = 1
 _VIDEOS = (".mp4", ".gif")
 _DATASETS = ("dataset", "recorded")
-_ORIGIN = ("command", "versions", "python", "platform", "cpus", "git", "git_dirty", "created_unix_s")
+_ORIGIN: dict[str, type | UnionType] = {
+    "command": list, "versions": dict, "python": str, "platform": str, "cpus": int, "git": str, "git_dirty": bool,
+    "created_unix_s": int | float,
+}  # fmt: skip
 _SPECIAL = ("target", "schedule")
 
 Facts = dict[str, Any]
@@ -163,8 +167,8 @@ def save(runs: Sequence[RunSummary], out: Path) -> Path:
     lines = ",\n".join(json.dumps(row, separators=(",", ":"), ensure_ascii=False) for row in rows)
     head = json.dumps({"format": FORMAT, "version": VERSION, "config": finite(common)}, ensure_ascii=False)
     out.parent.mkdir(parents=True, exist_ok=True)
-    # one line per run, so that a change of one is a change of one line
-    replace_atomic(out, f'{head[:-1]}, "runs": [\n{lines}\n]}}\n'.encode())
+    # one line per run, so that a change of one is a change of one line; what is no text becomes a JSON escape
+    replace_atomic(out, f'{head[:-1]}, "runs": [\n{lines}\n]}}\n'.encode(errors="backslashreplace"))
     return out
 
 
@@ -217,7 +221,7 @@ def _origin(path: Path) -> Facts:
     meta = read_json(path / "meta.json")
     if not isinstance(meta, dict):
         raise DataError(f"{path / 'meta.json'} is not a run's origin")
-    return {key: _plain(meta[key]) for key in _ORIGIN if key in meta}
+    return {key: _plain(meta[key]) for key, kind in _ORIGIN.items() if isinstance(meta.get(key), kind)}
 
 
 def _seconds(path: Path) -> dict[str, float]:
@@ -236,7 +240,7 @@ def _evaluations(path: Path, config: Facts, notes: list[str]) -> tuple[Evaluatio
             found += [_evaluation(file.stem, header, rows, config)] if rows else []
         except DataError as error:
             notes.append(str(error))
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             notes.append(f"{file}: not an evaluation ({type(error).__name__} {error})")
     return tuple(sorted(found, key=lambda each: (each.step, each.name)))
 

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from roboloop.core.errors import DataError
+from roboloop.track.report import page
+from roboloop.track.report.document import sections
 from roboloop.track.summary import flatten, load, read_summary, save
 from tests.run.fake_runs import lines, write_eval, write_run
 
@@ -78,8 +80,19 @@ def test_an_unfinished_evaluation_says_so_and_a_torn_last_line_is_not_counted(tm
     assert not evaluation.is_whole
 
 
+HEADER = '{"plan": {"episodes": 1, "seed": 0, "split": "test"}'
+
+
 @pytest.mark.parametrize(
-    "text", ['{"step": 1}\nrubbish\n{"step": 2}\n', '{"plan": 3}\n{"return": 1}\n', '{}\n{"a": 1}\n']
+    "text",
+    [
+        '{"step": 1}\nrubbish\n{"step": 2}\n',
+        '{"plan": 3}\n{"return": 1}\n',
+        '{}\n{"a": 1}\n',
+        HEADER + '}\n{"return": null, "success": 1}\n',
+        HEADER + ', "protocol": 3}\n{"return": 1, "success": 1}\n',
+        HEADER + ', "env": 3}\n{"return": 1, "success": 1}\n',
+    ],
 )
 def test_a_damaged_evaluation_is_noted_and_the_run_is_kept(tmp_path: Path, text: str) -> None:
     run = write_run(tmp_path)
@@ -132,3 +145,14 @@ def test_an_evaluation_elsewhere_says_what_is_other_there(tmp_path: Path) -> Non
     here, there = read_summary(run).evaluations
     assert here.special == {}
     assert there.special == {"env": {"env.id": "toy/b", "env.legged.mass": 2.0}}
+
+
+def test_an_origin_that_is_nonsense_and_a_name_that_is_no_text_do_no_harm(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "odd-\udcff")
+    (run / "meta.json").write_text('{"versions": 3, "command": {}, "git": [], "created_unix_s": "now", "cpus": 2}')
+    made = read_summary(run)
+    assert made.origin == {"cpus": 2}
+    file = save([made], tmp_path / "s.json")
+    assert load(file)[0].experiment == "odd-\udcff"
+    text = page.document("t", sections([made]), tmp_path / "r.html")
+    assert b"odd-" in text.encode(errors="backslashreplace")
