@@ -173,6 +173,7 @@ def test_of_a_set_of_tasks_each_has_its_row(tmp_path: Path) -> None:
     assert found.header == ("task", "10", "20", "held out")
     assert [row[:3] for row in found.rows] == [("push", "0", "25"), ("pull", "100", "100"), ("all", "50", "75")]
     assert [row[3] for row in found.rows] == ["50 % [15, 85]", "100 % [51, 100]", "75 % [41, 93]"]
+    assert table(runs, "final").rows[0][-1] == "75 [75, 75]"  # the return of a run is over all its tasks
     # both seeds and both tasks: 0, 1, 1, 1 held out, of which the middle half is 1
     assert table(runs, "final").rows[0][4].startswith("100 % [")
     assert table(runs, "compare").rows[0][:3] == ("mt", "2", "2")

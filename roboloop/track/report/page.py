@@ -39,7 +39,7 @@ tbody tr:nth-child(even) { background: var(--stripe) } th[scope=row] { font-weig
 figure { margin: 0 } figcaption { color: var(--soft); font-size: .9rem }
 svg { width: 100%%; height: auto } svg text { fill: var(--soft); font-size: 13px }
 .grid { stroke: var(--edge); fill: none } .line { fill: none; stroke-width: 2.2 }
-.faint { stroke-width: 1; opacity: .35 } .band { stroke: none !important; opacity: .16 }
+.faint { stroke-width: 1; opacity: .35 } .band { opacity: .16 }
 .dashed { stroke-dasharray: 7 4 } .dotted { stroke-dasharray: 2 3 }
 .legend { list-style: none; padding: 0; display: flex; flex-wrap: wrap; gap: .2rem 1.4rem }
 .legend svg { width: 28px; height: 10px; margin-right: .5rem }

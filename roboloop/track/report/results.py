@@ -34,7 +34,7 @@ from roboloop.track.stats import (
     mean,
     stratified_interval,
 )
-from roboloop.track.summary import RunSummary
+from roboloop.track.summary import Evaluation, RunSummary
 from roboloop.track.terminal import count
 
 Groups = Mapping[str, Sequence[RunSummary]]
@@ -60,14 +60,16 @@ def final(groups: Groups) -> Section:
         measure = measure_of(runs)
         evaluations = [last for run in runs if (last := final_evaluation(run))]
         steps = sorted({run.step for run in runs})
+        returns = _iqm([_last_return(run) for run in runs], "return")
+        is_rate = measure == "success"
         rows.append((
             label,
             str(len(runs)),
             count(steps[0]) if len(steps) == 1 else f"{count(steps[0])} to {count(steps[-1])}",
-            _iqm([validated(run, measure) for run in runs], measure),
-            _iqm([held_out(run, measure) for run in runs], measure),
+            _iqm([validated(run, measure) for run in runs], measure) if is_rate else returns,
+            _iqm([held_out(run, measure) for run in runs] if is_rate else _held_returns(evaluations), measure),
             shown_result(pooled([each.whole for each in evaluations])),
-            NONE if measure == "return" else _iqm([validated(run, "return") for run in runs], "return"),
+            returns if is_rate else NONE,
         ))  # fmt: skip
     header = ("runs", "seeds", "steps", "in training, at the end", "held out", "all held-out episodes", "return")
     caption = (
@@ -75,6 +77,16 @@ def final(groups: Groups) -> Section:
         "mean. All held-out episodes as one: success [95 % Wilson]. Return: of the last evaluation in training."
     )
     return Section("final", "Results", (without_empty(caption, header, rows),))
+
+
+def _last_return(run: RunSummary) -> dict[str, float]:
+    """Return a run's return over all its tasks as one: those of single tasks have no common scale."""
+    curve = _whole(run, "return")
+    return {} if curve is None else {"": float(curve.value[-1])}
+
+
+def _held_returns(evaluations: Sequence[Evaluation]) -> list[dict[str, float]]:
+    return [{"": each.whole.mean_return} for each in evaluations]
 
 
 def _iqm(table: Sequence[Mapping[str, float]], measure: str) -> str:
