@@ -35,6 +35,12 @@ def _plot(args: list[str]) -> int:
     return plot(args)
 
 
+def _report(args: list[str]) -> int:
+    from roboloop.run.report import report
+
+    return report(args)
+
+
 def _dataset(args: list[str]) -> int:
     from roboloop.run.datasets import dataset
 
@@ -106,6 +112,7 @@ VERBS: dict[str, tuple[Verb, str]] = {
     "eval": (_eval, "evaluate a run's checkpoint on held-out goals, or a scripted expert"),
     "runs": (_runs, "list runs with state, steps, success, speed and ETA"),
     "plot": (_plot, "draw learning curves of one or more runs"),
+    "report": (_report, "write one page about many runs: curves, intervals, comparisons, settings, videos, origin"),
     "record": (_record, "make a dataset by acting: a run's policy, a scripted expert, or random actions"),
     "dataset": (_dataset, "look at, verify, repair, merge, filter, export or import recorded episodes"),
     "export": (

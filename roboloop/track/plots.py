@@ -7,53 +7,22 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-import numpy as np
-
-from roboloop.core.errors import ConfigError, DataError, nearest
-from roboloop.track.read import Series, read_metrics, read_timing
-from roboloop.track.stats import Floats, bootstrap_band, iqm, mean
+from roboloop.core.errors import DataError
+from roboloop.track.curves import MEASURES, Group, described, make_group, members, read_curves, summarise, time_unit
+from roboloop.track.stats import Floats
 from roboloop.track.terminal import count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_MEASURES = ("success", "return")
-_POINTS = 120  # per curve: more cannot be told apart at this size
 _CROWD = 4  # groups; with more, single runs would hide the lines
-_IQM_SEEDS = 4  # with fewer, the middle half is everything
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F3C8D", "#555555")
 _Style: TypeAlias = Literal["-", "--", ":"]
 _STYLES: tuple[_Style, ...] = ("-", "--", ":")
 _GREY = "#666666"
-
-
-class Curve(NamedTuple):
-    """One run's measure over steps, and the wall seconds of the same points (empty without a timing log)."""
-
-    step: Floats
-    wall_s: Floats
-    value: Floats
-
-
-class Group(NamedTuple):
-    """The runs that make one line: per measure, one curve per run that logged it."""
-
-    label: str
-    source: str
-    seeds: int
-    curves: Mapping[str, list[Curve]]
-
-
-class Summary(NamedTuple):
-    """The line of several curves and its band, where all of them have data."""
-
-    x: Floats
-    centre: Floats
-    low: Floats
-    high: Floats
 
 
 def plot_runs(
@@ -64,7 +33,7 @@ def plot_runs(
 ) -> Path:
     """Write the learning curves of runs as a PNG, one line per group; ``labels`` renames groups in the legend."""
     groups = _load(runs, group_by, labels or {})
-    if not any(group.curves[measure] for group in groups for measure in _MEASURES):
+    if not any(group.curves[measure] for group in groups for measure in MEASURES):
         where = str(runs[0]) if runs else "no runs given"
         raise DataError(f"{where}: nothing to plot yet, no success or return was logged")
     write(_draw(groups), out)
@@ -82,77 +51,11 @@ def write(figure: Figure, out: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
-def summarise(xs: Sequence[Floats], ys: Sequence[Floats]) -> Summary | None:
-    """Return the centre and band of several curves where all have data; None where they share nothing."""
-    if not xs:
-        return None
-    first, last = max(x[0] for x in xs), min(x[-1] for x in xs)
-    grid = np.unique(np.concatenate(xs))
-    grid = grid[(grid >= first) & (grid <= last)]
-    if not len(grid):
-        return None
-    longest = max(map(len, xs))
-    if len(grid) > longest:  # the curves were not logged at the same points: their union would only add jitter
-        grid = np.linspace(first, last, longest)
-    table = np.stack([np.interp(grid, x, y) for x, y in zip(xs, ys, strict=True)])
-    if len(table) < _IQM_SEEDS:
-        return Summary(grid, mean(table.T), table.min(axis=0), table.max(axis=0))
-    return Summary(grid, iqm(table.T), *bootstrap_band(table, iqm))
-
-
 def _load(runs: Sequence[Path], group_by: str, labels: Mapping[str, str]) -> list[Group]:
-    return [_group(labels.get(key, key), paths) for key, paths in members(runs, group_by).items()]
-
-
-def members(runs: Sequence[Path], group_by: str = "experiment/task") -> dict[str, list[Path]]:
-    """Return the runs that make one line, by its name."""
-    fields = {"experiment": -3, "task": -2, "seed": -1}
-    wanted = group_by.split("/")
-    for name in wanted:
-        if name not in fields:
-            raise ConfigError(f"cannot group runs by {name!r}: experiment, task, seed{nearest(name, fields)}")
-    found: dict[str, list[Path]] = {}
-    for run in runs:
-        parts = run.resolve().parts
-        found.setdefault("/".join(parts[fields[name]] for name in wanted), []).append(run)
-    return dict(sorted(found.items()))
-
-
-def _group(label: str, runs: Sequence[Path]) -> Group:
-    keys = [f"{source}/{measure}" for source in ("eval", "train") for measure in _MEASURES]
-    metrics = [read_metrics(run, keys) for run in runs]
-    # one source per group: a line that mixes greedy and exploring episodes would mean nothing
-    evaluated = any(len(series[f"eval/{measure}"].step) for series in metrics for measure in _MEASURES)
-    source = "eval" if evaluated else "train"
-    walls = [read_timing(run)["wall_s"] for run in runs]
-    curves = {
-        measure: [
-            _curve(series[f"{source}/{measure}"], wall)
-            for series, wall in zip(metrics, walls, strict=True)
-            if len(series[f"{source}/{measure}"].step)
-        ]
-        for measure in _MEASURES
-    }
-    return Group(label, source, max(map(len, curves.values())), curves)
-
-
-def _curve(series: Series, wall: Series) -> Curve:
-    order = np.argsort(series.step, kind="stable")
-    step, value = _thin(series.step[order], series.value[order])
-    if not len(wall.step):
-        return Curve(step, np.empty(0), value)
-    order = np.argsort(wall.step, kind="stable")
-    # training starts at zero seconds; a clock that seems to go back (a log cut by a crash) stands still
-    steps, seconds = np.r_[0.0, wall.step[order]], np.maximum.accumulate(np.r_[0.0, wall.value[order]])
-    return Curve(step, np.interp(step, steps, seconds), value)
-
-
-def _thin(step: Floats, value: Floats) -> tuple[Floats, Floats]:
-    """Return at most ``_POINTS`` points, each the mean of its neighbours, and one value per step."""
-    edges = np.linspace(step[0], step[-1], _POINTS + 1)[1:-1]
-    _, bins = np.unique(np.searchsorted(edges, step) if len(step) > _POINTS else step, return_inverse=True)
-    size = np.bincount(bins)
-    return np.bincount(bins, step) / size, np.bincount(bins, value) / size
+    return [
+        make_group(labels.get(key, key), [read_curves(path) for path in paths])
+        for key, paths in members(runs, group_by).items()
+    ]
 
 
 def _draw(groups: Sequence[Group]) -> Figure:
@@ -161,14 +64,14 @@ def _draw(groups: Sequence[Group]) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    unit, unit_s = _time_unit(groups)
+    unit, unit_s = time_unit(groups)
     crowded = len(groups) > _CROWD
     with rc_context({"font.family": "DejaVu Sans", "font.size": 10}):
         legend_rows = math.ceil(len(groups) / _legend_columns(groups))
         figure = Figure(figsize=(11, 7.2 + 0.22 * legend_rows), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.subplots(2, 2, sharex="col", sharey="row")
-        for row, measure in enumerate(_MEASURES):
+        for row, measure in enumerate(MEASURES):
             for index, group in enumerate(groups):
                 curves = group.curves[measure]
                 values = [curve.value for curve in curves]
@@ -193,14 +96,6 @@ def _save(figure: Figure, path: Path) -> None:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
     Image.open(buffer).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, format="png", optimize=True)
-
-
-def _time_unit(groups: Sequence[Group]) -> tuple[str, float]:
-    """Return the largest unit, and its seconds, of which the longest run has at least three."""
-    curves = [curve for group in groups for measured in group.curves.values() for curve in measured]
-    longest_s = max((float(curve.wall_s[-1]) for curve in curves if len(curve.wall_s)), default=0.0)
-    units = (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
-    return next(((name, unit_s) for name, unit_s in units if longest_s >= 3 * unit_s), units[-1])
 
 
 def look(index: int) -> tuple[str, _Style]:
@@ -252,14 +147,3 @@ def _legend(figure: Figure, groups: Sequence[Group]) -> None:
 def _legend_columns(groups: Sequence[Group]) -> int:
     longest = max((len(described(group)) for group in groups), default=0)
     return max(1, min(len(groups), 150 // (longest + 6)))  # about 150 characters fit below the panels
-
-
-def described(group: Group) -> str:
-    """Return a group's line of the legend."""
-    if group.seeds >= _IQM_SEEDS:
-        how = f"IQM of {group.seeds} seeds, 95 % bootstrap interval"
-    elif group.seeds > 1:
-        how = f"mean of {group.seeds} seeds, min to max"
-    else:
-        how = f"{group.seeds} seed"
-    return f"{group.label} ({how}{'' if group.source == 'eval' else '; training episodes'})"

@@ -7,7 +7,7 @@ import math
 import os
 import socket
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,6 +55,9 @@ class Series(NamedTuple):
     value: NDArray[np.float64]
 
 
+_NOTHING = Series(np.empty(0), np.empty(0))
+
+
 def find_runs(root: Path) -> list[RunInfo]:
     """Return every run under a root, an experiment, a task, or the run itself, sorted by name and seed."""
     infos = []
@@ -62,7 +65,7 @@ def find_runs(root: Path) -> list[RunInfo]:
         try:
             infos.append(read_run(path))
         except DataError as error:
-            infos.append(RunInfo(path, *_names(path), state="damaged", error=str(error)))
+            infos.append(RunInfo(path, *names_of(path), state="damaged", error=str(error)))
     return sorted(infos, key=lambda i: (i.experiment, i.task, -1 if i.seed is None else i.seed, str(i.path)))
 
 
@@ -74,7 +77,7 @@ def read_run(path: Path) -> RunInfo:
         state = "lost"
     return RunInfo(
         path,
-        *_names(path),
+        *names_of(path),
         state=state,
         step=int(status["step"]),
         steps=int(status["steps"]),
@@ -114,15 +117,21 @@ def read_metrics(run: Path, keys: Sequence[str]) -> dict[str, Series]:
 
     What a run did not evaluate while it trained is taken from the evaluation of all its checkpoints afterwards.
     """
+    found = read_matching(run, set(keys).__contains__)
+    return {key: found.get(key, _NOTHING) for key in keys}
+
+
+def read_matching(run: Path, wanted: Callable[[str], bool]) -> dict[str, Series]:
+    """Return the metrics of a run whose names are wanted, with what was evaluated afterwards as ``read_metrics``."""
     _require_run(run)
-    logged, afterwards = _columns(run / "metrics.jsonl", keys), _columns(run / AFTERWARDS, keys)
-    return {key: series if len(series.step) else afterwards[key] for key, series in logged.items()}
+    return _columns(run / AFTERWARDS, wanted) | _columns(run / "metrics.jsonl", wanted)
 
 
 def read_timing(run: Path, keys: Sequence[str] = ("wall_s",)) -> dict[str, Series]:
     """Return the chosen clock readings of a run; ``wall_s`` counts training seconds over all resumes."""
     _require_run(run)
-    return _columns(run / "timing.jsonl", keys)
+    found = _columns(run / "timing.jsonl", set(keys).__contains__)
+    return {key: found.get(key, _NOTHING) for key in keys}
 
 
 def read_eval(run: Path) -> dict[str, list[dict[str, Any]]]:
@@ -215,24 +224,37 @@ def _children(path: Path) -> Iterable[Path]:
         return []
 
 
-def _names(path: Path) -> tuple[str, str, int | None]:
-    *_, experiment, task, seed = ("", "", *path.resolve().parts)
-    return experiment, task, int(seed) if seed.isdecimal() else None
+def names_of(path: Path) -> tuple[str, str, int | None]:
+    """Return experiment, task and seed of a run by its path; an experiment may be several folders deep."""
+    *above, experiment, task, seed = ("", "", *path.resolve().parts)
+    depth = _experiment(path).count("/")
+    whole = "/".join([*above[len(above) - depth :], experiment])
+    return whole if whole == _experiment(path) else experiment, task, int(seed) if seed.isdecimal() else None
+
+
+def _experiment(path: Path) -> str:
+    """Return what the config says the experiment is called, without reading all of it; empty where it does not."""
+    try:
+        with (path / "config.yaml").open() as file:
+            line = next((line for line in file if line.startswith("experiment:")), "")
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return line.partition(":")[2].strip().strip("'\"")
 
 
 def _optional(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def _columns(path: Path, keys: Sequence[str]) -> dict[str, Series]:
-    points: dict[str, list[tuple[float, float]]] = {key: [] for key in keys}
+def _columns(path: Path, wanted: Callable[[str], bool]) -> dict[str, Series]:
+    points: dict[str, list[tuple[float, float]]] = {}
     for number, row in enumerate(read_jsonl(path), start=1):
         step = _optional(row.get("step"))
         if step is None:
             raise DataError(f"{path}: line {number} has no step")
-        for key in keys:
-            value = _optional(row.get(key))
+        for key in filter(wanted, row):
+            value = _optional(row[key])
             if value is not None:
-                points[key].append((step, value))
-    table = {key: np.array(pairs, dtype=np.float64).reshape(-1, 2) for key, pairs in points.items()}
+                points.setdefault(key, []).append((step, value))
+    table = {key: np.array(pairs, dtype=np.float64) for key, pairs in points.items()}
     return {key: Series(pairs[:, 0], pairs[:, 1]) for key, pairs in table.items()}

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from roboloop.core.errors import DataError
-from roboloop.track.plots import dress, look, members, write
+from roboloop.track.curves import members
+from roboloop.track.plots import dress, look, write
 from roboloop.track.read import read_eval
 from roboloop.track.stats import Floats
 

@@ -8,7 +8,8 @@ import pytest
 from PIL import Image
 
 from roboloop.core.errors import ConfigError, DataError
-from roboloop.track.plots import _load, described, plot_runs, summarise
+from roboloop.track.curves import described, summarise
+from roboloop.track.plots import _load, plot_runs
 
 
 def make_run(root: Path, experiment: str, seed: int, source: str = "eval", rows: int = 30, timed: bool = True) -> Path:

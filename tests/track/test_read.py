@@ -15,6 +15,7 @@ from roboloop.core.errors import DataError
 from roboloop.track.read import (
     boot_id,
     find_runs,
+    names_of,
     process_alive,
     read_eval,
     read_jsonl,
@@ -64,6 +65,17 @@ def test_a_run_has_the_same_name_from_whatever_root_it_is_found(tmp_path: Path, 
     make_run(tmp_path / "sac" / "reach-v3" / "0")
     (info,) = find_runs(tmp_path / root)
     assert (info.experiment, info.task, info.seed) == ("sac", "reach-v3", 0)
+
+
+def test_an_experiment_may_be_several_folders_deep(tmp_path: Path) -> None:
+    deep = make_run(tmp_path / "x" / "sweep" / "lr-3" / "reach-v3" / "0")
+    assert names_of(deep) == ("lr-3", "reach-v3", 0)
+    (deep / "config.yaml").write_text("experiment: sweep/lr-3\nseed: 0\n")
+    assert names_of(deep) == ("sweep/lr-3", "reach-v3", 0)
+    (deep / "config.yaml").write_text("experiment: 'elsewhere/lr-3'\n")  # moved since: the path says where it is
+    assert names_of(deep) == ("lr-3", "reach-v3", 0)
+    (deep / "config.yaml").write_text("experiment: a/b/c/d/e/f/g/h/i/j/k/l/m/n/o/p/q/r/s/t\n")
+    assert names_of(deep) == ("lr-3", "reach-v3", 0)
 
 
 def test_a_missing_root_has_no_runs(tmp_path: Path) -> None:

@@ -1,0 +1,299 @@
+"""What is worth keeping of a run: config, thinned curves, evaluations, times, origin; small enough for git."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from types import UnionType
+from typing import Any
+
+import numpy as np
+
+from roboloop.core.config import read_file
+from roboloop.core.errors import ConfigError, DataError
+from roboloop.core.files import read_json, replace_atomic
+from roboloop.track.curves import Curve, read_curves
+from roboloop.track.metrics import finite
+from roboloop.track.read import read_jsonl, read_run
+from roboloop.track.stats import Floats, bootstrap_interval
+
+FORMAT = "roboloop-summary"
+VERSION = 1
+_VIDEOS = (".mp4", ".gif")
+_DATASETS = ("dataset", "recorded")
+_ORIGIN: dict[str, type | UnionType] = {
+    "command": list, "versions": dict, "python": str, "platform": str, "cpus": int, "git": str, "git_dirty": bool,
+    "created_unix_s": int | float,
+}  # fmt: skip
+_SPECIAL = ("target", "schedule")
+
+Facts = dict[str, Any]
+DatasetReader = Callable[[Path], Facts]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a number of episodes came to."""
+
+    episodes: int
+    successes: int | None
+    """None where the environment does not say what success is."""
+    mean_return: float
+    return_low: float
+    return_high: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One file of ``eval/``."""
+
+    name: str
+    step: int
+    """Of the checkpoint."""
+    planned: int
+    """Episodes, of each task where there are several; an evaluation that was stopped has fewer."""
+    split: str
+    seed: int
+    protocol: Facts
+    special: Facts
+    """What it was asked for beside the plan: a target, a schedule, an environment that differs from the run's."""
+    whole: Result
+    tasks: dict[str, Result] = field(default_factory=dict)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all planned episodes were run."""
+        return self.whole.episodes >= self.planned * max(1, len(self.tasks))
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """One run, without anything that only its directory can hold."""
+
+    experiment: str
+    task: str
+    seed: int | None
+    state: str
+    step: int
+    steps: int
+    config: Facts
+    """Flat, by the names that flags have; without the seed."""
+    curves: dict[str, Curve] = field(default_factory=dict)
+    """By metric, at most 100 points each."""
+    evaluations: tuple[Evaluation, ...] = ()
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Where wall time went, by section."""
+    origin: Facts = field(default_factory=dict)
+    """Versions, commit, platform, command."""
+    datasets: dict[str, Facts] = field(default_factory=dict)
+    """By folder."""
+    videos: tuple[str, ...] = ()
+    """File names, or paths where the run directory was read."""
+    notes: tuple[str, ...] = ()
+    """What could not be read, one line each."""
+
+    @property
+    def group(self) -> str:
+        """The line that the run belongs to."""
+        return f"{self.experiment}/{self.task}"
+
+    @property
+    def name(self) -> str:
+        """The end of the run's path."""
+        return f"{self.group}/{'-' if self.seed is None else self.seed}"
+
+
+def read_summary(path: Path, read_dataset: DatasetReader | None = None) -> RunSummary:
+    """Return what is worth keeping of a run; a damaged one is a DataError, a damaged part of it a note."""
+    info = read_run(path)
+    try:
+        config = flatten(read_file(path / "config.yaml"))
+    except ConfigError as error:
+        raise DataError(str(error)) from None
+    notes: list[str] = []
+    origin = _part(partial(_origin, path), notes) or {}
+    datasets: dict[str, Facts] = {}
+    for folder in _DATASETS if read_dataset else ():
+        if read_dataset and (path / folder).is_dir():
+            facts = _part(partial(read_dataset, path / folder), notes)
+            datasets |= {folder: finite(facts)} if facts else {}
+    config.pop("seed", None)
+    return RunSummary(
+        info.experiment,
+        info.task,
+        info.seed,
+        info.state,
+        info.step,
+        info.steps,
+        {key: _plain(value) for key, value in sorted(config.items())},
+        {key: _rounded(curve) for key, curve in read_curves(path).items()},
+        _evaluations(path, config, notes),
+        _part(partial(_seconds, path), notes) or {},
+        origin,
+        datasets,
+        tuple(str(file) for file in sorted((path / "videos").glob("*")) if file.suffix in _VIDEOS),
+        tuple(notes),
+    )
+
+
+def flatten(data: Mapping[str, Any], where: str = "") -> Facts:
+    """Return nested keys as one level, joined by dots."""
+    flat: Facts = {}
+    for key, value in data.items():
+        flat |= flatten(value, f"{where}{key}.") if isinstance(value, Mapping) else {f"{where}{key}": value}
+    return flat
+
+
+def save(runs: Sequence[RunSummary], out: Path) -> Path:
+    """Write summaries as one file; what all configs have in common is written once."""
+    common = {
+        key: value
+        for key, value in (runs[0].config if runs else {}).items()
+        if all(key in run.config and run.config[key] == value for run in runs)
+    }
+    rows = []
+    for run in runs:
+        row = asdict(replace(run, curves={}, videos=tuple(Path(video).name for video in run.videos)))
+        row["config"] = {key: value for key, value in run.config.items() if key not in common}
+        row["curves"] = {
+            key: {name: _short(numbers) for name, numbers in curve._asdict().items()}
+            for key, curve in run.curves.items()
+        }
+        rows.append(finite({key: value for key, value in row.items() if value not in ({}, (), [])}))
+    lines = ",\n".join(json.dumps(row, separators=(",", ":"), ensure_ascii=False) for row in rows)
+    head = json.dumps({"format": FORMAT, "version": VERSION, "config": finite(common)}, ensure_ascii=False)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    # one line per run, so that a change of one is a change of one line; what is no text becomes a JSON escape
+    replace_atomic(out, f'{head[:-1]}, "runs": [\n{lines}\n]}}\n'.encode(errors="backslashreplace"))
+    return out
+
+
+def load(path: Path) -> list[RunSummary]:
+    """Read what ``save`` wrote; anything else is a DataError."""
+    data = read_json(path)
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise DataError(f"{path} is not a summary of runs")
+    if data.get("version") != VERSION:
+        raise DataError(f"{path} has version {data.get('version')!r}: this roboloop reads version {VERSION}")
+    try:
+        return [_from_row(row, data["config"]) for row in data["runs"]]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"{path} is damaged: {type(error).__name__} {error}") from None
+
+
+def _from_row(row: Facts, common: Facts) -> RunSummary:
+    curves = {
+        key: Curve(*(np.array(curve[name], np.float64) for name in Curve._fields))
+        for key, curve in row.get("curves", {}).items()
+    }
+    evaluations = tuple(
+        Evaluation(**{
+            **each,
+            "whole": _result(each["whole"]),
+            "tasks": {task: _result(result) for task, result in each.get("tasks", {}).items()},
+        })
+        for each in row.get("evaluations", ())
+    )  # fmt: skip
+    tuples = {key: tuple(row.get(key, ())) for key in ("videos", "notes")}
+    config = dict(sorted({**common, **row.get("config", {})}.items()))
+    return RunSummary(**{**row, "config": config, "curves": curves, "evaluations": evaluations, **tuples})
+
+
+def _result(data: Facts) -> Result:
+    numbers = {key: math.nan for key in ("mean_return", "return_low", "return_high") if data[key] is None}
+    return Result(**{**data, **numbers})
+
+
+def _part(read: Callable[[], Any], notes: list[str]) -> Any:
+    """Return a part of a run, or None and a note where it is damaged."""
+    try:
+        return read()
+    except DataError as error:
+        notes.append(str(error))
+        return None
+
+
+def _origin(path: Path) -> Facts:
+    meta = read_json(path / "meta.json")
+    if not isinstance(meta, dict):
+        raise DataError(f"{path / 'meta.json'} is not a run's origin")
+    return {key: _plain(meta[key]) for key, kind in _ORIGIN.items() if isinstance(meta.get(key), kind)}
+
+
+def _seconds(path: Path) -> dict[str, float]:
+    rows = read_jsonl(path / "timing.jsonl")
+    last = rows[-1] if rows else {}
+    sections = [key for key in last if key.endswith("_s") and not key.endswith("_per_s") and "/" not in key]
+    numbers = {key.removesuffix("_s"): last[key] for key in sections if isinstance(last[key], int | float)}
+    return {key: round(float(seconds), 1) for key, seconds in numbers.items()}
+
+
+def _evaluations(path: Path, config: Facts, notes: list[str]) -> tuple[Evaluation, ...]:
+    found = []
+    for file in sorted((path / "eval").glob("*.jsonl")):
+        try:
+            header, *rows = read_jsonl(file) or [{}]
+            found += [_evaluation(file.stem, header, rows, config)] if rows else []
+        except DataError as error:
+            notes.append(str(error))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            notes.append(f"{file}: not an evaluation ({type(error).__name__} {error})")
+    return tuple(sorted(found, key=lambda each: (each.step, each.name)))
+
+
+def _evaluation(name: str, header: Facts, rows: Sequence[Facts], config: Facts) -> Evaluation:
+    plan = header["plan"]
+    # of another environment, what is other about it; keys that the run does not know are of a later version
+    elsewhere = flatten(header.get("env", {}), "env.")
+    other = {key: value for key, value in elsewhere.items() if key in config and config[key] != value}
+    special = {key: header[key] for key in _SPECIAL if key in header} | ({"env": other} if other else {})
+    tasks = dict.fromkeys(str(row["task"]) for row in rows if "task" in row)
+    return Evaluation(
+        name,
+        int(header.get("checkpoint_step", 0)),
+        int(plan["episodes"]),
+        str(plan["split"]),
+        int(plan["seed"]),
+        {str(key): _plain(value) for key, value in header.get("protocol", {}).items()},
+        {key: _plain(value) for key, value in special.items()},
+        _summed(rows),
+        {task: _summed([row for row in rows if str(row.get("task")) == task]) for task in tasks},
+    )
+
+
+def _summed(rows: Sequence[Facts]) -> Result:
+    returns = np.array([float(row["return"]) for row in rows])
+    success = [row["success"] for row in rows]
+    known = all(isinstance(each, int | float) for each in success)
+    numbers = (float(returns.mean()), *bootstrap_interval(returns))
+    return Result(
+        len(rows), sum(each > 0 for each in success) if known else None, *(float(f"{x:.6g}") for x in numbers)
+    )
+
+
+def _rounded(curve: Curve) -> Curve:
+    """Return a curve in as many digits as its file has, so that a report is the same from either."""
+    value = np.array([float(f"{x:.6g}") for x in curve.value])
+    return Curve(np.round(curve.step, 1), np.round(curve.wall_s, 1), value)
+
+
+def _short(numbers: Floats) -> list[float]:
+    return [int(number) if number == int(number) else number for number in numbers.tolist()]
+
+
+def _plain(value: Any) -> Any:
+    """Return a JSON value in which no folder of this machine is named: of absolute paths the last part is kept."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, str):
+        flag, _, path = value.rpartition("=")
+        return f"{flag}{'=' if flag else ''}…/{Path(path).name}" if path.startswith("/") else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no infinity, and a setting of it is not the same as none
+    return value
