@@ -180,12 +180,14 @@ def test_bare_resume_starts_a_run_and_goes_on_with_it(tmp_path):
 
 def test_recipes_are_listed_and_all_are_valid():
     done = roboloop("recipes")
-    assert "reach" in done.stdout
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == list(names())
     from roboloop.core.config import override
     from roboloop.run.config import Experiment
     from roboloop.run.recipes import load
 
     for name in names():
+        assert load(name)["experiment"] == name
         config = override(Experiment(), load(name))
         override(config, {"dataset": "given by the user"} if config.is_offline else {}).check()
     assert "experiment: reach" in roboloop("recipes", "reach").stdout
