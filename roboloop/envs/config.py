@@ -41,7 +41,7 @@ class EnvConfig:
     eval_max_episode_steps: int | None = None
     """Horizon of evaluation episodes in simulator steps; none means the suite's own."""
     observe: str = "state"
-    """What is seen where a suite has both (dmc, soft): state = numbers of the simulator, pixels = a camera's picture."""
+    """What is seen where a suite has both (dmc, soft): state = the simulator's numbers, pixels = a camera's picture."""
     image_size: tuple[int, int] | None = None
     """Height and width of pictures that are observations; none means the suite's own (Doom 72 128, Atari 84 84,
     DM Control 64 64)."""
