@@ -9,8 +9,9 @@ that no pass over the pixels is spent on them.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -131,6 +132,12 @@ class ConvSpec:
             source = pixels.reshape(rows, planes, first.height_in, side, first.width_in, side)
             source, target = source.transpose(0, 2, 4, 1, 3, 5), out
         np.copyto(target.reshape(source.shape), source)
+
+
+def conv_from_data(data: Mapping[str, Any]) -> ConvSpec:
+    """Return the spec whose fields came as plain data."""
+    fields: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in data.items()}
+    return ConvSpec(**fields)
 
 
 class Convolutions:
