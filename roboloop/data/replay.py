@@ -10,6 +10,7 @@ from roboloop.core.errors import DataError
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
 from roboloop.core.types import Array, Batch, BatchSpec, EnvSpec, EpisodeEnd, Rollout, State
 from roboloop.data.journal import Frontier, Journal, Record
+from roboloop.data.shifts import Shifts
 
 TERMINATED, TRUNCATED, FINAL = 1, 2, 4
 _COLUMNS = ("obs", "action", "reward", "flags", "age")
@@ -39,6 +40,7 @@ class Replay:
         self._saved = np.zeros(num_envs, dtype=np.int64)  # rows already in the journal
         self._env_index = np.arange(num_envs)
         self._batch = self._allocate(spec)
+        self._shifts = Shifts(self._batch.obs, needs.shift_px)
 
     def _allocate(self, spec: EnvSpec) -> Batch:
         n, stack = self.needs.size, self.needs.frame_stack
@@ -117,6 +119,8 @@ class Replay:
         else:
             self._stack(env, row, self._age.reshape(-1)[slot], batch.obs)
             self._stack(env, last + 1, self._age.reshape(-1)[start + last % self._rows] + 1, batch.next_obs)
+        for obs in (batch.obs, batch.next_obs):
+            self._shifts(obs, self._rng)
         return batch
 
     def newest(self, env: int, steps: int) -> Batch:
