@@ -18,10 +18,14 @@ def shift(pictures: Array, offsets: Array, out: Array) -> None:
         left, right = max(0, -dx), min(width, width - dx)
         inside = target[..., top:bottom, :]
         inside[..., left:right] = source[..., top + dy : bottom + dy, left + dx : right + dx]
-        inside[..., :left] = inside[..., left : left + 1]
-        inside[..., right:] = inside[..., right - 1 : right]
-        target[..., :top, :] = target[..., top : top + 1, :]
-        target[..., bottom:, :] = target[..., bottom - 1 : bottom, :]
+        if dx < 0:
+            inside[..., :left] = inside[..., left : left + 1]
+        if dx > 0:
+            inside[..., right:] = inside[..., right - 1 : right]
+        if dy < 0:
+            target[..., :top, :] = target[..., top : top + 1, :]
+        if dy > 0:
+            target[..., bottom:, :] = target[..., bottom - 1 : bottom, :]
 
 
 class Shifts:
