@@ -52,7 +52,7 @@ def make_ours(batch_size: int, threads: int) -> Run:
     from roboloop.algos.config import SACConfig
     from roboloop.algos.sac import SAC
     from roboloop.core.types import Batch, EnvSpec
-    from roboloop.data.shifts import Shifts
+    from roboloop.data.shifts import shift
 
     bounds = (-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM
     spec = EnvSpec((3, SIZE, SIZE), np.dtype(np.uint8), *bounds, 500)
@@ -63,15 +63,15 @@ def make_ours(batch_size: int, threads: int) -> Run:
     sac = SAC(cfg, spec, FRAMES, seed=0)
     raw = numpy_batches(batch_size)
     batches = itertools.cycle([Batch(o, a, r, n, (0.99 * (1 - d)).astype("float32")) for o, a, r, n, d in raw])
-    rng, shifts = np.random.default_rng(0), Shifts(raw[0][0], SHIFT_PX)
+    rng, obs, next_obs = np.random.default_rng(0), np.empty_like(raw[0][0]), np.empty_like(raw[0][0])
     sac.update(next(batches))
     sac.wait_until_ready()
 
     def run(updates: int) -> None:
         for batch in itertools.islice(batches, updates):
-            for obs in (batch.obs, batch.next_obs):
-                shifts(obs, rng)  # in place, as while copying out of replay
-            sac.update(batch)
+            for drawn, shifted in ((batch.obs, obs), (batch.next_obs, next_obs)):
+                shift(drawn, rng.integers(-SHIFT_PX, SHIFT_PX + 1, (batch_size, 2)), shifted)
+            sac.update(batch._replace(obs=obs, next_obs=next_obs))
 
     return run
 

@@ -29,25 +29,32 @@ def shift(pictures: Array, offsets: Array, out: Array) -> None:
 
 
 class Shifts:
-    """Shifts the pictures of batches of observations, or of stacks of them, in place; a stack moves as one."""
+    """Shifts the pictures of batches of observations, or of stacks of them, on their way out; a stack moves as one."""
 
     def __init__(self, obs: Array, reach_px: int) -> None:
-        self._reach_px = reach_px
-        self._before = [np.empty_like(picture) for picture in _pictures(obs)] if reach_px else []
+        self._reach_px, self._pictures = reach_px, _pictures(obs)
+        self._before = np.empty_like(obs) if reach_px and self._pictures else None
 
-    def __call__(self, obs: Array, rng: np.random.Generator) -> None:
-        """Shift each observation by its own draw; where there is nothing to shift, nothing is drawn."""
-        if not self._before:
+    def inlet(self, obs: Array) -> Array:
+        """Return where observations on their way to ``obs`` are to be written first."""
+        return obs if self._before is None else self._before
+
+    def finish(self, obs: Array, rng: np.random.Generator) -> None:
+        """Take them on to ``obs``, each shifted by its own draw; where there is nothing to shift, nothing is drawn."""
+        if self._before is None:
             return
         offsets = rng.integers(-self._reach_px, self._reach_px + 1, (len(obs), 2))
-        for before, picture in zip(self._before, _pictures(obs), strict=True):
-            np.copyto(before, picture)
-            shift(before, offsets, picture)
+        for name in obs.dtype.names or (None,):
+            source, target = (self._before, obs) if name is None else (self._before[name], obs[name])
+            if name in self._pictures:
+                shift(source, offsets, target)
+            else:
+                np.copyto(target, source)
 
 
-def _pictures(obs: Array) -> list[Array]:
-    """Return the fields of pixels, as views ``[N, ..., height, width]``."""
+def _pictures(obs: Array) -> tuple[str | None, ...]:
+    """Return the names of fields of pixels; None is the name of an array that is no record."""
     names = obs.dtype.names
     if names is None:
-        return [obs] if obs.dtype == np.uint8 and obs.ndim >= 4 else []
-    return [obs[name] for name in names if obs.dtype[name].base == np.uint8 and len(obs.dtype[name].shape) == 3]
+        return (None,) if obs.dtype == np.uint8 and obs.ndim >= 4 else ()
+    return tuple(n for n in names if obs.dtype[n].base == np.uint8 and len(obs.dtype[n].shape) == 3)
