@@ -1,8 +1,8 @@
 """Hands that were written and not learned: from what is seen alone, for tasks whose picks are chosen.
 
-``place`` knows where a sheet's corners belong and brings the worst one there; ``outward`` knows no goal and pulls the
-corner nearest to the sheet's middle away from it; ``line`` puts the bead of a rope that is farthest from its place
-there; ``random`` holds the object anywhere and moves it anywhere.
+``place`` knows where a sheet's corners belong and brings the worst one there; ``outward`` pulls the corner nearest to
+the table's middle straight away from it; ``line`` puts the bead of a rope that is farthest from its place there;
+``random`` holds the object anywhere and moves it anywhere.
 """
 
 from __future__ import annotations
@@ -75,13 +75,12 @@ def _place(task: SoftTask, record: Array, rng: np.random.Generator) -> Array:
 
 
 def _outward(task: SoftTask, record: Array, rng: np.random.Generator) -> Array:
-    """Pull the corner that is nearest to the sheet's middle away from it, as far as a flat sheet's corner is."""
-    corners_m, middle_m = _corners_m(task, record), _places_m(task, record).mean(axis=0)
-    off_m = corners_m - middle_m
-    gap_m = np.linalg.norm(off_m, axis=1)
-    nearest_one = int(gap_m.argmin())
-    left_m = task.flex.length_m / np.sqrt(2.0) - gap_m[nearest_one]
-    return _pull(task, corners_m, nearest_one, off_m[nearest_one] * (left_m / max(gap_m[nearest_one], 1e-6)))
+    """Pull the corner nearest to the table's middle straight away from it, as far as a flat sheet's corner is."""
+    corners_m = _corners_m(task, record)
+    gap_m = np.linalg.norm(corners_m, axis=1)
+    inmost = int(gap_m.argmin())
+    left_m = task.flex.length_m / np.sqrt(2.0) - gap_m[inmost]
+    return _pull(task, corners_m, inmost, corners_m[inmost] * (left_m / max(gap_m[inmost], 1e-6)))
 
 
 def _line(task: SoftTask, record: Array, rng: np.random.Generator) -> Array:

@@ -37,6 +37,8 @@ class Flex:
     drag_ns_m: tuple[float, float, float]
     """Resistance of the air to each particle; without it a thrown end whips for seconds."""
     hand_speed_m_s: float
+    hold_steps: int
+    """Physics steps before letting go, so that what was pushed together does not spring away."""
     settle_steps: int
     """Physics steps after letting go; what still moves then is stopped, so that positions are the whole state."""
     friction: float = 0.5
@@ -97,9 +99,10 @@ ROPE = Flex(
     iterations=4,
     edge_solref="0.008 1",
     edge_solimp="0.99 0.999 0.0001",
-    drag_ns_m=(0.05, 0.05, 0.01),
+    drag_ns_m=(0.2, 0.2, 0.02),
     hand_speed_m_s=1.8,
-    settle_steps=22,
+    hold_steps=8,
+    settle_steps=14,
 )
 
 
@@ -121,7 +124,8 @@ def sheet(side: int) -> Flex:
         edge_solimp="0.95 0.99 0.0001",
         drag_ns_m=(0.05 * share, 0.05 * share, 0.01 * share),
         hand_speed_m_s=1.8,
-        settle_steps=24,
+        hold_steps=8,
+        settle_steps=16,
     )
 
 

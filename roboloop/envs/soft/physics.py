@@ -88,11 +88,14 @@ class Physics:
             for before_m, after_m in itertools.pairwise(path_m):
                 data.qvel[dofs] = (after_m - before_m) / TIMESTEP_S
                 mujoco.mj_step(model, data)
+            for _ in range(self.flex.hold_steps):
+                data.qvel[dofs] = 0.0
+                mujoco.mj_step(model, data)
         finally:
             model.dof_M0[dofs] = kept
         data.qvel[dofs] = 0.0
         mujoco.mj_step(model, data, nstep=self.flex.settle_steps)
-        self.steps += len(path_m) - 1 + self.flex.settle_steps
+        self.steps += len(path_m) - 1 + self.flex.hold_steps + self.flex.settle_steps
         self._must_be_whole()
         self.put(self.displacement)
 
