@@ -140,7 +140,7 @@ def xml(flex: Flex, picture_size: int) -> str:
     solver="{flex.solver}" iterations="{flex.iterations}" tolerance="1e-6"/>
   <size memory="20M"/>
   <visual>
-    <quality shadowsize="0" offsamples="0" numslices="8" numstacks="4" numquads="1"/>
+    <quality shadowsize="0" offsamples="0"/>
     <global offwidth="{picture_size}" offheight="{picture_size}"/>
     <headlight ambient="0.35 0.35 0.35" diffuse="0 0 0" specular="0 0 0"/>
   </visual>
