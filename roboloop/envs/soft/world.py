@@ -126,7 +126,8 @@ class SoftWorld:
         reward = self._judge.score(points_m)
         self._performance = (reward - self._first) / max(self._judge.best - self._first, LEAST_GAIN)
         success = float(self._performance >= SUCCESS)
-        return Outcome(self._look(points_m), reward, False, False, success, self._performance - before)
+        gain_percent = 100.0 * (self._performance - before)  # they add up to the performance at the end
+        return Outcome(self._look(points_m), reward, False, False, success, gain_percent)
 
     def facts(self) -> Info:
         """Return what is known of the episode beside its rewards."""
