@@ -24,7 +24,7 @@ from roboloop.algos.temperature import Fixed, Learned, Temperature
 from roboloop.core.errors import ConfigError
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
 from roboloop.core.types import Array, Batch, BatchSpec, EnvSpec, Metrics, State
-from roboloop.nets.flat import Layout, clone, restore
+from roboloop.nets.flat import Layout, Views, clone, restore
 from roboloop.nets.mlp import initialise
 from roboloop.nets.normalize import Identity, Normalizer, RunningNorm
 
@@ -77,6 +77,11 @@ class SAC:
     def policy(self) -> ActorPolicy:
         """The live policy: each update changes it."""
         return self._policy
+
+    @property
+    def critics(self) -> Views:
+        """The live critics, for those who choose by them."""
+        return self._layouts["critics"].views(self._mem["critics"])
 
     def update(self, batch: Batch, value_caps: Sequence[float] = ()) -> Metrics:
         """Take one gradient step on a batch (algorithm 1 of the paper).

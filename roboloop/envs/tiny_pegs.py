@@ -11,13 +11,12 @@ from roboloop.core.types import Array, State
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import EpisodeEnv, Outcome, Task, repeated
 
-NUM_PEGS = 5
-NUM_CORNERS = 4
+NUM_PEGS = 4
 REACH = 0.4
 """A displacement of 1 moves a peg so far, on a table that reaches from -1 to 1."""
-SNAP = 0.15
+SNAP = 0.3
 """What is picked farther than this from any peg is a miss, and moves nothing."""
-IN_HOLE = 0.08
+IN_HOLE = 0.15
 HORIZON = 4
 PIXELS = 32
 NUM_CANDIDATES = 16
@@ -29,22 +28,21 @@ class Pegs:
 
     def __init__(self, corners: bool, seen: bool) -> None:
         self._corners, self._seen = corners, seen
-        self.num_pegs = NUM_CORNERS if corners else NUM_PEGS
-        turn = 2.0 * math.pi * np.arange(self.num_pegs) / self.num_pegs
+        turn = 2.0 * math.pi * np.arange(NUM_PEGS) / NUM_PEGS
         self._holes = 0.6 * np.stack((np.cos(turn), np.sin(turn)), axis=1)
         self._pegs = self._holes.copy()
         self._rng = stream(0, "pegs")
-        self.pick_dim = self.num_pegs if corners else 2
-        candidates = NUM_CANDIDATES if seen else self.num_pegs
-        what = ("image", np.uint8, (3, PIXELS, PIXELS)) if seen else ("vector", np.float32, (2 * self.num_pegs,))
+        self.pick_dim = NUM_PEGS if corners else 2
+        candidates = NUM_CANDIDATES if seen else NUM_PEGS
+        what = ("image", np.uint8, (3, PIXELS, PIXELS)) if seen else ("vector", np.float32, (2 * NUM_PEGS,))
         self.obs_dtype = np.dtype([what, ("picks", np.float16, (candidates, self.pick_dim))])
 
     def reset(self, seed: int) -> Array:
         """Put all pegs but one into their holes."""
         self._rng = stream(seed, "pegs")
-        angle, length = self._rng.uniform((-math.pi, 0.25), (math.pi, 0.5))
+        angle, length = self._rng.uniform((-math.pi, 0.25), (math.pi, 0.4))
         self._pegs = self._holes.copy()
-        self._pegs[self._rng.integers(self.num_pegs)] += length * np.array([math.cos(angle), math.sin(angle)])
+        self._pegs[self._rng.integers(NUM_PEGS)] += length * np.array([math.cos(angle), math.sin(angle)])
         return self._obs()
 
     def step(self, action: Array, repeat: int) -> Outcome:
@@ -67,7 +65,7 @@ class Pegs:
     def _obs(self) -> Array:
         obs = np.zeros((), self.obs_dtype)
         if self._corners:
-            obs["picks"] = 2.0 * np.eye(self.num_pegs) - 1.0
+            obs["picks"] = 2.0 * np.eye(NUM_PEGS) - 1.0
         else:
             obs["picks"] = self._pixels_of_pegs() if self._seen else self._pegs
         if self._seen:
