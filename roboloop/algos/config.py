@@ -71,6 +71,23 @@ class SACConfig(SACSettings):
 
     name: Literal["sac"] = "sac"
     """Which algorithm this section configures."""
+    conv_channels: tuple[int, ...] = (32, 32, 32, 32)
+    """Channels of the convolutions that read pictures; actor and critics share them, and the critics train them."""
+    conv_kernels: tuple[int, ...] = (3, 3, 3, 3)
+    """Their window sizes, in pixels."""
+    conv_strides: tuple[int, ...] = (2, 2, 2, 1)
+    """Their strides, in pixels."""
+    feature_dim: int = 50
+    """Numbers to which actor and critics each narrow what the convolutions say."""
+    shift_px: int = 4
+    """Sampled pictures are shifted by up to so many pixels either way (DrQ, arXiv:2004.13649); 0 leaves them."""
+
+    def check(self) -> None:
+        """Raise ConfigError where values are impossible or contradict each other."""
+        super().check()
+        check_convs(self)
+        at_least_one(self, "feature_dim")
+        not_negative(self, "shift_px")
 
 
 @dataclass(frozen=True)
@@ -336,7 +353,7 @@ def check_imitation(config: DTConfig | BCConfig) -> None:
         raise ConfigError(f"batch_size {config.batch_size} does not split into {config.shards} equal shards")
 
 
-def check_convs(config: DTConfig | BCConfig | PPOConfig) -> None:
+def check_convs(config: DTConfig | BCConfig | PPOConfig | SACConfig) -> None:
     """Refuse convolutions that are not equally many everywhere."""
     for name in ("conv_channels", "conv_kernels", "conv_strides"):
         has_layers(config, name)

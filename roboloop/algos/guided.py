@@ -19,8 +19,10 @@ from roboloop.algos.objectives import NO_EXAMPLES, ExampleTerms
 from roboloop.algos.policy import ActorPolicy
 from roboloop.algos.sac import SAC, refuse_what_only_ppo_takes
 from roboloop.algos.teachers import Examples, Formula, Formulas, Judge, Payer, Teacher
+from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, Batch, BatchSpec, EnvSpec, Metrics, Rollout, State
 from roboloop.data.experts import ExpertBuffer
+from roboloop.nets.observations import Fields
 
 Newest = Callable[[int, int], Batch]
 """Returns the last so many steps of an environment's last episode."""
@@ -100,6 +102,8 @@ def make_guided(
 ) -> GuidedPlay:
     """Return the algorithm of a config for some of an environment's tasks, the main one first."""
     refuse_what_only_ppo_takes(spec)
+    if Fields.of(spec, 1).pictures:
+        raise ConfigError("guided play learns from vectors, not from pictures")
     teacher = make_teacher(cfg, spec, tasks, told_by, seed)
     if not isinstance(cfg, IntentionSettings):
         rl = SAC(cfg.sac, spec, 1, seed, device)

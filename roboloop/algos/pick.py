@@ -126,7 +126,7 @@ def make_pick(cfg: PickConfig, spec: EnvSpec, seed: int, device: str = "cpu") ->
     picks = Picks.of(spec)
     if cfg.places_only:
         rl = SAC(cfg.sac, picks.placing(spec, cfg.pick_copies), 1, seed, device)
-        policy = PickPolicy(rl.policy, spec, habit_of(cfg), rl.critics)
+        policy = PickPolicy(rl.policy, spec, habit_of(cfg), rl.critic_weights)
         return PickAndPlace(rl, Placing(picks, cfg.pick_copies, seed), policy)
     rl = SAC(cfg.sac, picks.unaided(spec), 1, seed, device)
     return PickAndPlace(rl, Unaided(picks), JointPolicy(rl.policy, spec))

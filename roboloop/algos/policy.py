@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from roboloop.core.blueprint import WithoutWeights, kind_of
 from roboloop.core.errors import ConfigError
 from roboloop.core.state import spec_from_data, spec_to_data
 from roboloop.core.types import Array, Decision, EnvSpec, State
-from roboloop.nets.flat import Layout, Views, clone, restore
+from roboloop.nets.flat import Layout, Views, clone, prefixed, restore, under
 from roboloop.nets.grouped import places_by_group
 from roboloop.nets.heads import LOG_STD_MAX, LOG_STD_MIN
 from roboloop.nets.layers import Scratch
 from roboloop.nets.mlp import MLPSpec, NetSpec
 from roboloop.nets.normalize import FollowedNorm, Identity, Normalizer, normalizer_of
 from roboloop.nets.observations import action_mask
+from roboloop.nets.sight import Sight, SightSpec
 from roboloop.nets.soft_modules import SoftModules, SoftSpec
+from roboloop.nets.trunk import TrunkSpec
 
 
 class ActionScale:
@@ -98,31 +102,43 @@ class UniformPolicy(WithoutWeights):
 
 def net_of(weights: Views) -> NetSpec:
     """Return what kind of network an actor's weights belong to."""
+    if "trunk.linear0.weight" in weights:
+        return TrunkSpec.of(weights)
     return SoftSpec.of(weights) if "task.weight" in weights else MLPSpec.of(weights)
 
 
+def sight_of(data: Mapping[str, Any]) -> SightSpec | None:
+    """Return how a policy that was written down sees pictures; None where it sees none."""
+    return SightSpec.from_data(data["sight"]) if "sight" in data else None
+
+
 class ActorPolicy:
-    """The tanh-Gaussian actor over weights that a trainer may go on changing."""
+    """The tanh-Gaussian actor over weights that a trainer may go on changing; with ``sight`` it looks at pictures."""
 
     memory_size = 0
 
-    def __init__(self, weights: Views, spec: EnvSpec, norm: Normalizer) -> None:
+    def __init__(self, weights: Views, spec: EnvSpec, norm: Normalizer, sight: SightSpec | None = None) -> None:
         self.weights = weights
         self.norm = norm
+        self.sight = Sight(sight, spec, under("conv", weights)) if sight else None
         self.version = 0
         self._spec = spec
         self._scale = ActionScale(spec)
         self._device = next(iter(weights.values())).device
         self._net_spec = net_of(weights)
-        self._layout = Layout(self._net_spec.shapes())
+        self._layout = Layout({name: tuple(weight.shape) for name, weight in weights.items()})
         self._rows = self._net_spec.groups
         self._net = self._net_spec.build(weights, None, self._rows, Scratch(self._device))
 
     def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
         """Return actions ``[B, A]``; exploring draws from the Gaussian, else tanh(mean)."""
-        flat = np.asarray(obs, dtype=np.float32).reshape(len(obs), -1)
-        seen, groups = self.norm(flat), self._net_spec.groups
-        out = self._outputs(seen) if groups == 1 else self._by_group(seen, flat[:, -groups:].argmax(1))
+        groups = self._net_spec.groups
+        if self.sight is not None:
+            out = self._forward(self._seen(self.sight, obs))
+        else:
+            flat = np.asarray(obs, dtype=np.float32).reshape(len(obs), -1)
+            seen = self.norm(flat)
+            out = self._outputs(seen) if groups == 1 else self._by_group(seen, flat[:, -groups:].argmax(1))
         action_dim = self._spec.action_dim
         u = out[:, :action_dim]
         if explore:
@@ -135,14 +151,22 @@ class ActorPolicy:
         """Who feeds whom among soft modules, for the rows last acted on; other networks have none."""
         return [p.cpu().numpy().copy() for p in self._net.routing] if isinstance(self._net, SoftModules) else []
 
+    def _seen(self, sight: Sight, obs: Array) -> Tensor:
+        """Return rows of the picture's features and the scaled vector."""
+        features, vector = sight.features(obs), self.norm(sight.vector(obs))
+        return torch.cat((features, torch.from_numpy(vector).to(self._device)), 1) if vector.size else features
+
     def _outputs(self, seen: Array) -> Array:
         """Return the network's outputs; they are overwritten by the next call."""
-        rows = len(seen)
+        x = torch.from_numpy(seen)
+        return self._forward(x if self._device.type == "cpu" else x.to(self._device))
+
+    def _forward(self, x: Tensor) -> Array:
+        rows = len(x)
         if rows != self._rows:
             self._net, self._rows = self._net_spec.build(self.weights, None, rows, Scratch(self._device)), rows
-        x, on_cpu = torch.from_numpy(seen), self._device.type == "cpu"
-        y = self._net.forward(x if on_cpu else x.to(self._device))
-        outputs: Array = (y if on_cpu else y.cpu()).numpy()
+        y = self._net.forward(x)
+        outputs: Array = (y if self._device.type == "cpu" else y.cpu()).numpy()
         return outputs
 
     def _by_group(self, seen: Array, group: Array) -> Array:
@@ -160,29 +184,34 @@ class ActorPolicy:
 
     def state(self) -> State:
         """Return network and normaliser, as copies: all that acting needs."""
-        return {"net": clone(self.weights), "norm": self.norm.state()}
+        return {"net": clone(self.weights), "norm": self.norm.state(), **self._sight_data()}
+
+    def _sight_data(self) -> dict[str, Any]:
+        return {"sight": self.sight.spec.to_data()} if self.sight else {}
 
     @classmethod
     def from_state(cls, state: State, spec: EnvSpec) -> ActorPolicy:
         """Build a policy from the ``policy`` entry of a saved state and the environment's spec alone."""
         saved = {name: torch.as_tensor(value) for name, value in state["net"].items()}
-        layout = Layout(net_of(saved).shapes())
+        sight = sight_of(state)
+        convs = prefixed("conv", sight.conv.shapes()) if sight else {}
+        layout = Layout(net_of(saved).shapes() | convs)
         weights = layout.views(layout.zeros())
         restore(weights, saved, "policy")
-        return cls(weights, spec, normalizer_of(state["norm"]))
+        return cls(weights, spec, normalizer_of(state["norm"]), sight)
 
     def blueprint(self) -> dict[str, Any]:
         """Return what ``from_blueprint`` needs."""
         shapes = {name: list(shape) for name, shape in self._layout.shapes.items()}
-        norm_dim = len(self.norm.numbers) // 2
-        return {"kind": kind_of(self), "spec": spec_to_data(self._spec), "shapes": shapes, "norm_dim": norm_dim}
+        numbers = {"shapes": shapes, "norm_dim": len(self.norm.numbers) // 2}
+        return {"kind": kind_of(self), "spec": spec_to_data(self._spec), **numbers, **self._sight_data()}
 
     @classmethod
     def from_blueprint(cls, data: dict[str, Any]) -> ActorPolicy:
         """Build the same policy anew, with weights still to be read."""
         layout = Layout({name: tuple(shape) for name, shape in data["shapes"].items()})
         norm = FollowedNorm(data["norm_dim"]) if data["norm_dim"] else Identity()
-        return cls(layout.views(layout.zeros()), spec_from_data(data["spec"]), norm)
+        return cls(layout.views(layout.zeros()), spec_from_data(data["spec"]), norm, sight_of(data))
 
     @property
     def num_weights(self) -> int:

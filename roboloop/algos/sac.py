@@ -1,19 +1,19 @@
 """Soft actor-critic (arXiv:1812.05905): twin critics, learned temperature, gradients of a batch computed in shards.
 
 Of one task or of several: then a batch lies task by task, each task has its own temperature, and the config says what
-the networks share (``docs/algorithms/mtsac.md``).
+the networks share (``docs/algorithms/mtsac.md``). From vectors or from pictures: then actor and critics share
+convolutions (``docs/algorithms/pixel-sac.md``).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
 
 from roboloop.algos.adam import MAX_ADAM_STEP
-from roboloop.algos.config import MTSACConfig, SACSettings
+from roboloop.algos.config import MTSACConfig, SACConfig, SACSettings
 from roboloop.algos.losses import task_weights
 from roboloop.algos.multitask import make_reward_scale, tasks_of
 from roboloop.algos.objectives import NO_EXAMPLES, ExampleTerms
@@ -24,14 +24,21 @@ from roboloop.algos.temperature import Fixed, Learned, Temperature
 from roboloop.core.errors import ConfigError
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
 from roboloop.core.types import Array, Batch, BatchSpec, EnvSpec, Metrics, State
-from roboloop.nets.flat import Layout, Views, clone, restore
+from roboloop.nets.conv import ConvSpec
+from roboloop.nets.flat import Layout, Views, clone, restore, under
 from roboloop.nets.mlp import initialise
 from roboloop.nets.normalize import Identity, Normalizer, RunningNorm
+from roboloop.nets.observations import Fields
+from roboloop.nets.sight import SightSpec
 
 NETS = ("critics", "targets")
 """Networks that only training needs; the actor is saved with the policy, which can be loaded alone."""
 MOMENTS = {"actor": ("actor_m", "actor_v"), "critics": ("critics_m", "critics_v")}
-INPUTS = ("obs_pair", "noise_pair", "action", "reward", "discount", "alpha", "weight", "value_cap", "step")
+INPUTS = (
+    "obs_pair", "picture_pair", "noise_pair", "action", "reward", "discount", "alpha", "weight", "value_cap", "step",
+)  # fmt: skip
+SEEN_FIELDS = {"image", "vector"}
+"""Fields of a record that SAC reads."""
 
 
 class SAC:
@@ -47,29 +54,38 @@ class SAC:
         examples: ExampleTerms = NO_EXAMPLES,
     ) -> None:
         cfg.check()
-        refuse_what_only_ppo_takes(spec)
+        refuse_what_only_ppo_takes(spec, SEEN_FIELDS)
         self.cfg = cfg
         self._tasks = tasks_of(cfg, spec, frame_stack)
         num_tasks = max(1, len(self._tasks))
-        self.needs = BatchSpec(cfg.batch_size, cfg.n_step, cfg.gamma, frame_stack, num_tasks)
-        self._shape = SACShape(cfg, frame_stack * math.prod(spec.obs_shape), spec.action_dim, num_tasks, examples)
+        self._fields = Fields.of(spec, frame_stack)
+        sight = make_sight(cfg, self._fields)
+        shift_px = cfg.shift_px if sight and isinstance(cfg, SACConfig) else 0
+        self.needs = BatchSpec(cfg.batch_size, cfg.n_step, cfg.gamma, frame_stack, num_tasks, shift_px)
+        self._conv = sight.conv if sight else None
+        self._shape = SACShape(cfg, self._fields.vector_dim, spec.action_dim, num_tasks, examples, self._conv)
         self._phases, self._names = self._shape.phases, self._shape.metrics
         self._pool = ShardPool(self._shape, self._shape.memory().size, cfg.shards, cfg.processes, device)
-        self._mem = self._shape.memory().views(self._pool.memory)
+        self._mem = self._shape.views(self._pool.memory)
         # what changes at each update is written through numpy: in place on the CPU, staged for other devices
         self._host = {name: self._mem[name].cpu().numpy() for name in INPUTS}
         self._layouts: dict[str, Layout] = {
-            "actor": self._shape.actor, "critics": self._shape.critics, "targets": self._shape.critics
+            "actor": self._shape.actor, "critics": self._shape.critics, "targets": self._shape.targets
         }  # fmt: skip
-        for net in ("actor", "critics"):
-            initialise(self._layouts[net].views(self._mem[net]), stream(seed, f"sac-init-{net}"))
-        self._mem["targets"].copy_(self._mem["critics"])
+        for net, own in (("actor", "actor"), ("critics", "targets")):  # those that targets have too
+            initialise(self._layouts[own].views(self._mem[net]), stream(seed, f"sac-init-{net}"))
+        self._mem["targets"].copy_(self._mem["critics"][: len(self._mem["targets"])])
+        convs = under("conv", self.critic_weights)
+        if self._conv is not None:
+            self._conv.initialise(convs, stream(seed, "sac-init-convolutions"))
         self._noise_rng = stream(seed, "sac-noise")
         self._scale = ActionScale(spec)
         self._temperatures = [make_temperature(cfg, spec.action_dim) for _ in range(num_tasks)]
         self._scaled_reward = make_reward_scale(cfg, num_tasks)
-        self._norm: Normalizer = RunningNorm(self._shape.obs_dim) if cfg.normalize_obs else Identity()
-        self._policy = ActorPolicy(self._layouts["actor"].views(self._mem["actor"]), spec, self._norm)
+        obs_dim = self._shape.obs_dim
+        self._norm: Normalizer = RunningNorm(obs_dim) if cfg.normalize_obs and obs_dim else Identity()
+        weights = self._layouts["actor"].views(self._mem["actor"]) | {f"conv.{name}": w for name, w in convs.items()}
+        self._policy = ActorPolicy(weights, spec, self._norm, sight)
         self.num_updates = 0
         self.progress = 0.0  # nothing here depends on it
 
@@ -79,8 +95,8 @@ class SAC:
         return self._policy
 
     @property
-    def critics(self) -> Views:
-        """The live critics, for those who choose by them."""
+    def critic_weights(self) -> Views:
+        """The live critics, with the convolutions they share under ``conv.``: each update changes them."""
         return self._layouts["critics"].views(self._mem["critics"])
 
     def update(self, batch: Batch, value_caps: Sequence[float] = ()) -> Metrics:
@@ -111,12 +127,15 @@ class SAC:
 
     def _put(self, target: Array, rows: Array) -> None:
         """Hand rows, which lie task by task, to the shards: each gets as many of each task."""
-        parts = rows.reshape(self._shape.num_tasks, self.cfg.shards, -1, *rows.shape[1:]).swapaxes(0, 1)
+        tasks, shards = self._shape.num_tasks, self.cfg.shards
+        parts = rows.reshape(tasks, shards, len(rows) // (tasks * shards), *rows.shape[1:]).swapaxes(0, 1)
         np.copyto(target.reshape(parts.shape), parts)
 
     def _load_batch(self, batch: Batch) -> None:
         host = self._host
-        obs, next_obs = (o.reshape(self.cfg.batch_size, -1) for o in (batch.obs, batch.next_obs))
+        for which, seen in enumerate((batch.obs, batch.next_obs)):
+            self._load_pictures(seen, host["picture_pair"], which)
+        obs, next_obs = (self._fields.vector(o, self.cfg.batch_size) for o in (batch.obs, batch.next_obs))
         self._norm.update(obs)
         self._put(host["obs_pair"][:, 0], self._norm(obs))
         self._put(host["obs_pair"][:, 1], self._norm(next_obs))
@@ -132,6 +151,14 @@ class SAC:
         if self._pool.memory.device.type != "cpu":
             for name, values in host.items():
                 self._mem[name].copy_(torch.from_numpy(values))
+
+    def _load_pictures(self, obs: Array, blocks: Array, which: int) -> None:
+        """Write the pictures of one of both states as blocks ``[shard, which, row, ...]``."""
+        if self._conv is None:
+            return
+        pixels = self._fields.pixels(obs, self.cfg.batch_size, self._fields.pictures[0])
+        for shard, part in enumerate(np.split(pixels, self.cfg.shards)):
+            self._conv.to_blocks(part, blocks[shard, which])
 
     def state(self) -> State:
         """Return everything the next update depends on, as copies."""
@@ -172,13 +199,24 @@ class SAC:
         self._pool.close()
 
 
-def refuse_what_only_ppo_takes(spec: EnvSpec) -> None:
-    """Raise ConfigError for choices and for observations with named fields."""
+def refuse_what_only_ppo_takes(spec: EnvSpec, fields: Collection[str] = ()) -> None:
+    """Raise ConfigError for choices, and for observations with named fields other than these."""
     if not spec.is_continuous:
         raise ConfigError("SAC needs continuous actions; PPO takes choices: --algo ppo")
-    if spec.obs_dtype.names is not None:
-        fields = ", ".join(spec.obs_dtype.names)
-        raise ConfigError(f"SAC needs plain observations, not the fields {fields}; PPO takes them: --algo ppo")
+    if spec.obs_dtype.names is not None and not set(spec.obs_dtype.names) <= set(fields):
+        named, known = ", ".join(spec.obs_dtype.names), f" or {' and '.join(sorted(fields))}" if fields else ""
+        raise ConfigError(f"SAC needs plain observations{known}, not the fields {named}; PPO takes them: --algo ppo")
+
+
+def make_sight(cfg: SACSettings, fields: Fields) -> SightSpec | None:
+    """Return how pictures are seen, or None where observations have none."""
+    if not fields.pictures:
+        return None
+    if not isinstance(cfg, SACConfig):
+        raise ConfigError("mtsac learns from vectors, not from pictures; SAC takes both: --algo sac")
+    picture = fields.pictures[0][1:]
+    conv = ConvSpec(picture, cfg.conv_channels, cfg.conv_kernels, cfg.conv_strides, 0, "relu")
+    return SightSpec(fields.frames, conv)
 
 
 def make_temperature(cfg: SACSettings, action_dim: int) -> Temperature:

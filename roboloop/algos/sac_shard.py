@@ -15,11 +15,14 @@ from roboloop.algos.losses import TensorMetrics, actor_loss, actor_loss_gradient
 from roboloop.algos.objectives import NO_EXAMPLES, Bounded, Classifier, ExampleTerms, Objective, SoftBellman
 from roboloop.algos.shards import stretch
 from roboloop.core.config import override, to_dict
-from roboloop.nets.flat import ALIGN, Layout, Views, aligned
+from roboloop.nets.conv import Convolutions, ConvSpec, conv_from_data
+from roboloop.nets.flat import ALIGN, BYTES, Layout, Views, aligned, bytes_of, prefixed, under
 from roboloop.nets.heads import Sample, sample, sample_gradient
 from roboloop.nets.layers import Scratch
-from roboloop.nets.mlp import Ensemble, MLPSpec, NetSpec
+from roboloop.nets.mlp import MLPSpec, NetSpec
+from roboloop.nets.sight import pixel_norm
 from roboloop.nets.soft_modules import SoftModules, SoftSpec, evenness
+from roboloop.nets.trunk import TrunkSpec, build_critics, critic_shapes
 
 
 @dataclass(frozen=True)
@@ -28,10 +31,23 @@ class SACShape:
 
     cfg: SACSettings
     obs_dim: int
+    """Numbers of an observation that are not pixels."""
     action_dim: int
     num_tasks: int = 1
     """Parts of a shard's rows, one after another and equally large; of a set, observations end with the task."""
     examples: ExampleTerms = NO_EXAMPLES
+    conv: ConvSpec | None = None
+    """What reads the picture of an observation that has one."""
+
+    @property
+    def features(self) -> int:
+        """Numbers that the convolutions make of a picture."""
+        return self.conv.layers()[-1].size if self.conv else 0
+
+    @property
+    def seen_dim(self) -> int:
+        """Numbers that actor and critics see of an observation: features of the picture, then all others."""
+        return self.features + self.obs_dim
 
     @property
     def rows(self) -> int:
@@ -56,6 +72,10 @@ class SACShape:
     def _net(self, action_dim: int, outputs: int) -> NetSpec:
         """Return the network from observation and action to some numbers."""
         cfg, inputs, tasks = self.cfg, self.obs_dim + action_dim, self.num_tasks
+        if self.conv is not None:
+            assert isinstance(cfg, SACConfig)
+            head = MLPSpec((cfg.feature_dim + inputs, *cfg.hidden, outputs), cfg.layer_norm)
+            return TrunkSpec(self.features, cfg.feature_dim, head)
         if not isinstance(cfg, MTSACConfig) or cfg.net == "plain":
             return MLPSpec((inputs, *cfg.hidden, outputs), cfg.layer_norm)
         if cfg.net == "heads":
@@ -73,20 +93,28 @@ class SACShape:
 
     @property
     def critics(self) -> Layout:
-        """All critics' parameters."""
-        return Layout(Ensemble.shapes(self.critic_spec, self.cfg.num_critics))
+        """All critics' parameters, and behind them the convolutions, which they train."""
+        convs = prefixed("conv", self.conv.shapes()) if self.conv else {}
+        return Layout(critic_shapes(self.critic_spec, self.cfg.num_critics) | convs)
+
+    @property
+    def targets(self) -> Layout:
+        """The target critics': they look through the critics' convolutions."""
+        return Layout(critic_shapes(self.critic_spec, self.cfg.num_critics))
 
     def to_data(self) -> dict[str, Any]:
         """Return the shape as plain data."""
         sizes = {"obs_dim": self.obs_dim, "action_dim": self.action_dim, "num_tasks": self.num_tasks}
-        return {"cfg": to_dict(self.cfg), **sizes, "examples": asdict(self.examples)}
+        conv = asdict(self.conv) if self.conv else None
+        return {"cfg": to_dict(self.cfg), **sizes, "examples": asdict(self.examples), "conv": conv}
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> SACShape:
         """Return the shape that ``to_data`` described."""
         kinds: dict[str, SACSettings] = {"sac": SACConfig(), "mtsac": MTSACConfig()}
         cfg = override(kinds[data["cfg"]["name"]], data["cfg"])
-        return cls(**{**data, "cfg": cfg, "examples": ExampleTerms(**data["examples"])})
+        conv = conv_from_data(data["conv"]) if data["conv"] else None
+        return cls(**{**data, "cfg": cfg, "examples": ExampleTerms(**data["examples"]), "conv": conv})
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -108,10 +136,11 @@ class SACShape:
     def memory(self) -> Layout:
         """Everything the processes share; batch leaves are ``[shard, row, ...]``."""
         shards, rows, actor, critics = self.cfg.shards, self.rows, self.actor.size, self.critics.size
+        picture_bytes = 2 * self.cfg.batch_size * self.conv.block_bytes if self.conv else 0
         return Layout({
             "actor": (actor,), "actor_m": (actor,), "actor_v": (actor,), "actor_grad": (shards, actor),
             "critics": (critics,), "critics_m": (critics,), "critics_v": (critics,), "critics_grad": (shards, critics),
-            "targets": (critics,),
+            "targets": (self.targets.size,), "picture_pair": (-(-picture_bytes // BYTES),),
             "obs_pair": (shards, 2, rows, self.obs_dim), "noise_pair": (shards, 2, rows, self.action_dim),
             "action": (shards, rows, self.action_dim), "reward": (shards, rows), "discount": (shards, rows),
             "alpha": (self.num_tasks,), "weight": (self.num_tasks,), "value_cap": (self.num_tasks,), "step": (1,),
@@ -119,6 +148,14 @@ class SACShape:
             "entropy": (shards, self.num_tasks), "example_value": (shards, self.num_tasks),
             "actor_squares": (shards, ALIGN), "critics_squares": (shards, ALIGN),
         })  # fmt: skip
+
+    def views(self, memory: Tensor) -> Views:
+        """Return the shared arrays; pictures as the bytes of their blocks ``[shard, 2, row, ...]``."""
+        views = self.memory().views(memory)
+        if self.conv is not None:
+            size, width = 2 * self.cfg.batch_size, self.conv.block_bytes
+            views["picture_pair"] = bytes_of(views["picture_pair"], size, width).view(self.cfg.shards, 2, -1, width)
+        return views
 
 
 class SACShard:
@@ -130,12 +167,12 @@ class SACShard:
 
     def __init__(self, shape: SACShape, memory: Tensor, index: int) -> None:
         self._shape, self._cfg, self._rows = shape, shape.cfg, shape.rows
-        mem = shape.memory().views(memory)
+        mem = shape.views(memory)
         self._build_nets(mem, index)
         self._build_steps(mem, index)
-        device, width = memory.device, shape.obs_dim + shape.action_dim
-        self._obs_pair = mem["obs_pair"][index].unbind(0)
-        self._both_obs, self._both_noise = mem["obs_pair"][index].flatten(0, 1), mem["noise_pair"][index].flatten(0, 1)
+        self._build_sight(mem, index)
+        device, width = memory.device, shape.seen_dim + shape.action_dim
+        self._both_noise = mem["noise_pair"][index].flatten(0, 1)
         self._action, self._metrics = mem["action"][index], mem["metrics"][index]
         self._entropy, self._example_value = mem["entropy"][index], mem["example_value"][index]
         self._alpha, self._weight, self._names = mem["alpha"], mem["weight"], shape.metrics
@@ -153,15 +190,31 @@ class SACShard:
         actor_grad = shape.actor.views(mem["actor_grad"][index])
         actor = shape.actor.views(mem["actor"])
         self._actor = shape.actor_spec.build(actor, actor_grad, 2 * rows, scratch, "actor", blocks=2)
-        self._critics = Ensemble(shape.critic_spec, size, critics, critics_grad, rows, scratch)
-        self._frozen_critics = Ensemble(shape.critic_spec, size, critics, None, shape.actor_rows, scratch)
-        targets = shape.critics.views(mem["targets"])
-        self._targets = Ensemble(shape.critic_spec, size, targets, None, rows, scratch)
+        self._critics = build_critics(shape.critic_spec, size, critics, critics_grad, rows, scratch)
+        self._frozen_critics = build_critics(shape.critic_spec, size, critics, None, shape.actor_rows, scratch)
+        targets = shape.targets.views(mem["targets"])
+        self._targets = build_critics(shape.critic_spec, size, targets, None, rows, scratch)
+
+    def _build_sight(self, mem: Views, index: int) -> None:
+        """Prepare what actor and critics see of both states: the observations, or what convolutions make of them."""
+        shape, both = self._shape, mem["obs_pair"][index]
+        self._convs: Convolutions | None = None
+        if shape.conv is not None:
+            self._vectors, self._blocks = both.flatten(0, 1), mem["picture_pair"][index].flatten(0, 1)
+            weights, grads = (shape.critics.views(m) for m in (mem["critics"], mem["critics_grad"][index]))
+            norm = pixel_norm(shape.conv, both.device)
+            # nothing is learned from how the second state is seen
+            self._convs = Convolutions(
+                shape.conv, under("conv", weights), under("conv", grads), norm, 2 * self._rows, self._rows
+            )
+            both = torch.empty(2, self._rows, shape.seen_dim, device=both.device)
+        self._both_obs, self._obs_pair = both.flatten(0, 1), both.unbind(0)
 
     def _build_steps(self, mem: Views, index: int) -> None:
         cfg = self._cfg
         critics = stretch(mem["critics"].numel(), cfg.shards, index)
-        self._critic_part, self._target_part = mem["critics"][critics], mem["targets"][critics]
+        self._target_part = mem["targets"][critics]  # shorter where convolutions, which have no target, lie behind
+        self._critic_part = mem["critics"][critics][: len(self._target_part)]
         self._critic_move = make_step(mem, "critics", index, cfg.critic_lr, cfg.max_grad_norm)
         self._actor_move = make_step(mem, "actor", index, cfg.actor_lr, cfg.max_grad_norm)
 
@@ -185,6 +238,8 @@ class SACShard:
         """Draw fresh actions in both states, then the gradient of the critics' loss."""
         rows, num_examples = self._rows, self._shape.examples.rows
         obs, next_obs = self._obs_pair
+        if self._convs is not None:
+            torch.cat((self._convs.forward(self._blocks), self._vectors), 1, out=self._both_obs)
         # one pass for both states: the actor does not change before its own step
         self._drawn = drawn = sample(self._actor.forward(self._both_obs), self._both_noise)
         torch.cat((next_obs, drawn.action[rows:]), 1, out=self._x_next)
@@ -192,11 +247,13 @@ class SACShard:
         torch.cat((self._of_actor(obs), self._of_actor(drawn.action[:rows])), 1, out=self._x_fresh)
         if num_examples:
             fresh = self._by_task(drawn.action[:rows])[:, :num_examples]
-            self._by_task(self._x)[:, :num_examples, self._shape.obs_dim :] = fresh
+            self._by_task(self._x)[:, :num_examples, self._shape.seen_dim :] = fresh
         next_q = self._targets.forward(self._x_next)
         q = self._critics.forward(self._x)
         d_q, metrics = self._objective.critic(q, next_q, drawn.log_prob[rows:], self._alphas(rows))
-        self._critics.backward(self._weighed(d_q))
+        d_seen = self._critics.backward(self._weighed(d_q), need_dx=self._convs is not None)
+        if self._convs is not None and d_seen is not None:
+            self._convs.backward(d_seen)
         self._report(metrics)
         if num_examples:
             of_examples = self._by_task(self._objective.values(q[0]))[:, :num_examples]
@@ -215,7 +272,7 @@ class SACShard:
         q = self._objective.values(self._frozen_critics.forward(self._x_fresh))
         d_q, d_log_prob = actor_loss_gradient(q, alpha, batch_size)
         d_q = self._weighed(self._objective.pulled_back(q, d_q))
-        d_action = self._frozen_critics.backward_inputs_from(d_q, self._shape.obs_dim)
+        d_action = self._frozen_critics.backward_inputs_from(d_q, self._shape.seen_dim)
         if isinstance(d_log_prob, Tensor):
             d_log_prob = self._weighed(d_log_prob)
         self._actor.backward(self._among_all(sample_gradient(drawn, d_action, d_log_prob)))

@@ -138,6 +138,8 @@ class BatchSpec(NamedTuple):
     frame_stack: int
     num_tasks: int = 1
     """Parts of a batch, one after another and equally large: part k is of environments e with e mod K = k."""
+    shift_px: int = 0
+    """Pictures are shifted by up to so many pixels either way, each observation by its own draw."""
 
 
 class Batch(NamedTuple):

@@ -10,6 +10,7 @@ from roboloop.envs.panda.config import PandaConfig
 
 REWARD_VERSIONS = ("v1", "v2")
 GOAL_MODES = ("random", "fixed")
+VIEWS = ("state", "pixels")
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,13 @@ class EnvConfig:
     """Horizon of training episodes in simulator steps; none means the suite's own."""
     eval_max_episode_steps: int | None = None
     """Horizon of evaluation episodes in simulator steps; none means the suite's own."""
+    observe: str = "state"
+    """What is seen where a suite has both (dmc, soft): state = the simulator's numbers, pixels = a camera's picture."""
     image_size: tuple[int, int] | None = None
-    """Height and width of pictures that are observations; none means the suite's own (Doom 72 128, Atari 84 84)."""
+    """Height and width of pictures that are observations; none means the suite's own (Doom 72 128, Atari 84 84,
+    DM Control 64 64)."""
     grayscale: bool | None = None
-    """Whether such pictures are grey; none means the suite's own (Doom no, Atari yes)."""
+    """Whether such pictures are grey; none means the suite's own (Atari yes, all others no)."""
     reward_version: str = "v2"
     """Meta-World's reward function: v1 or v2."""
     goal_mode: str = "random"
@@ -63,7 +67,8 @@ class EnvConfig:
                 raise ConfigError(f"env.{name} must be at least 1, got {value}")
         if self.image_size is not None and (len(self.image_size) != 2 or min(self.image_size) < 1):
             raise ConfigError(f"env.image_size must be height and width, got {list(self.image_size)}")
-        for name, known in (("reward_version", REWARD_VERSIONS), ("goal_mode", GOAL_MODES)):
+        named = ("observe", VIEWS), ("reward_version", REWARD_VERSIONS), ("goal_mode", GOAL_MODES)
+        for name, known in named:
             value = getattr(self, name)
             if value not in known:
                 raise ConfigError(f"env.{name} must be one of {', '.join(known)}, got {value!r}{nearest(value, known)}")

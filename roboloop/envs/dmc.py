@@ -1,4 +1,4 @@
-"""DM Control tasks from state observations."""
+"""DM Control tasks, from state or from pixels."""
 
 from __future__ import annotations
 
@@ -12,24 +12,31 @@ from roboloop.core.errors import ConfigError, nearest
 from roboloop.core.types import Array
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import FLOAT, EpisodeEnv, Outcome, Task, repeated
-from roboloop.envs.headless import quick_pictures
+from roboloop.envs.headless import Camera, quick_pictures
 from roboloop.envs.replay import ReplayWorld
 
 RENDER_SIZE = 240
+IMAGE_SIZE = (64, 64)
+UNSEEN = np.zeros(0, np.float32)
+"""Stands for the observation within an action: nobody looks at it."""
 
 
 class DmcWorld(ReplayWorld):
-    """A DM Control task without its time limit; all observations are joined into one vector."""
+    """A DM Control task without its time limit; seen as one vector of all observations, or by its first camera."""
 
-    def __init__(self, env: Any, action_dim: int) -> None:
+    def __init__(self, env: Any, action_dim: int, image_size: tuple[int, int] | None) -> None:
         super().__init__(action_dim)
         self._env = env
         env._step_limit = math.inf  # the clock is ours
-        quick_pictures(env.physics.model)
+        model = env.physics.model
+        quick_pictures(model)
+        self._camera = None if image_size is None else Camera(model.ptr, image_size, min(0, model.ncam - 1))
 
-    @staticmethod
-    def _obs(observation: dict[str, Any]) -> Array:
-        return np.concatenate([np.ravel(value) for value in observation.values()])
+    def _obs(self, observation: dict[str, Any]) -> Array:
+        if self._camera is None:
+            return np.concatenate([np.ravel(value) for value in observation.values()])
+        picture: Array = self._camera.look(self._env.physics.data.ptr)
+        return picture
 
     def start(self, seed: int) -> Array:
         """Start the episode; the task's generator is replaced, so nothing of the last one survives."""
@@ -37,16 +44,16 @@ class DmcWorld(ReplayWorld):
         return self._obs(self._env.reset().observation)
 
     def advance(self, action: Array, repeat: int) -> Outcome:
-        """Hold an action for some control steps."""
-        return repeated(self._tick, action, repeat)
+        """Hold an action for some control steps; only where they lead is looked at."""
+        out = repeated(self._tick, action, repeat)
+        return out._replace(obs=self._obs(self._observation))
 
     def _tick(self, action: Array) -> Outcome:
         """Advance by one control step; discount zero means that the world ended."""
         step = self._env.step(action.astype(np.float64))
+        self._observation = step.observation
         terminated = step.last() and step.discount == 0.0
-        return Outcome(
-            self._obs(step.observation), float(step.reward), terminated, step.last() and not terminated, None
-        )
+        return Outcome(UNSEEN, float(step.reward), terminated, step.last() and not terminated, None)
 
     def render(self) -> Array:
         """Return the first camera's picture."""
@@ -57,6 +64,8 @@ class DmcWorld(ReplayWorld):
 
     def close(self) -> None:
         """Release the simulator."""
+        if self._camera is not None:
+            self._camera.close()
         self._env.close()
 
 
@@ -73,19 +82,27 @@ def _load(task: str) -> Any:
 
 def make(task: str, cfg: EnvConfig, evaluation: bool) -> EpisodeEnv:
     """Make ``dmc/<domain>-<task>``."""
+    if cfg.grayscale:
+        raise ConfigError("DM Control's pictures have colours: leave env.grayscale out")
     env = _load(task)
     limit = int(env._step_limit) if math.isfinite(env._step_limit) else 1000
     action = env.action_spec()
-    size = sum(int(np.prod(spec.shape)) for spec in env.observation_spec().values())
+    size = (cfg.image_size or IMAGE_SIZE) if cfg.observe == "pixels" else None
+    shape: tuple[int, ...] = (3, *size) if size else (_num_observed(env),)
+    view = {"observation": f"rgb {size[0]}x{size[1]}"} if size else {}
     return EpisodeEnv(
-        DmcWorld(env, action.shape[0]),
+        DmcWorld(env, action.shape[0], size),
         Task(
-            obs_shape=(size,),
-            obs_dtype=FLOAT,
+            obs_shape=shape,
+            obs_dtype=np.dtype(np.uint8) if size else FLOAT,
             action_low=action.minimum,
             action_high=action.maximum,
             horizon=cfg.horizon(limit, evaluation),
             action_repeat=cfg.action_repeat,
-            protocol={"suite": f"dm_control {metadata.version('dm_control')}", "task": task},
+            protocol={"suite": f"dm_control {metadata.version('dm_control')}", "task": task, **view},
         ),
     )
+
+
+def _num_observed(env: Any) -> int:
+    return sum(int(np.prod(spec.shape)) for spec in env.observation_spec().values())

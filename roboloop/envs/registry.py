@@ -68,6 +68,8 @@ PACKAGES = {
 }
 """Top-level modules whose absence means that the suite's extra is not installed."""
 
+BOTH_VIEWS = ("dmc", "soft")
+"""Suites that show state or pixels, as ``env.observe`` says; all others have one view."""
 
 MAX_NAME = 100
 """Longest name of a task in a path."""
@@ -157,6 +159,9 @@ def make(cfg: EnvConfig, evaluation: bool = False, column: int = 0) -> Env:
     cfg.check()
     suite, task = split(cfg.id)
     tasks = task_set(cfg.id)
+    if cfg.observe == "pixels" and suite not in BOTH_VIEWS:
+        known = ", ".join(f"{name}/..." for name in BOTH_VIEWS)
+        raise ConfigError(f"env.observe 'pixels' is for {known}; {cfg.id} has one view only")
     with _needs(suite):
         make_one = cast("Callable[[str, EnvConfig, bool], Env]", resolve(SUITES[suite]))
         if not tasks:

@@ -9,8 +9,9 @@ that no pass over the pixels is spent on them.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -61,7 +62,7 @@ class ConvShape(NamedTuple):
 
 @dataclass(frozen=True)
 class ConvSpec:
-    """A stack of convolutions and one full layer, over pictures ``[channels, height, width]``."""
+    """A stack of convolutions, and one full layer if it has any ``features``, over ``[channels, height, width]``."""
 
     picture: tuple[int, int, int]
     channels: tuple[int, ...]
@@ -102,8 +103,9 @@ class ConvSpec:
         for i, layer in enumerate(self.layers()):
             shapes[f"conv{i}.weight"] = (layer.channels, layer.kernel, layer.kernel, layer.channels_in)
             shapes[f"conv{i}.bias"] = (layer.channels,)
-        shapes["full.weight"] = weight_shape(self.layers()[-1].size, self.features)
-        shapes["full.bias"] = (self.features,)
+        if self.features:
+            shapes["full.weight"] = weight_shape(self.layers()[-1].size, self.features)
+            shapes["full.bias"] = (self.features,)
         return shapes
 
     def initialise(self, weights: Views, rng: np.random.Generator) -> None:
@@ -112,8 +114,9 @@ class ConvSpec:
         for i, layer in enumerate(self.layers()):
             weights[f"conv{i}.bias"].zero_()
             fill_orthogonal(weights[f"conv{i}.weight"].view(layer.channels, -1).t(), gain, rng)
-        bias = weights["full.bias"].zero_()
-        fill_orthogonal(as_in_out(weights["full.weight"], bias), gain, rng)
+        if self.features:
+            bias = weights["full.bias"].zero_()
+            fill_orthogonal(as_in_out(weights["full.weight"], bias), gain, rng)
 
     def to_blocks(self, pixels: Array, out: Array) -> None:
         """Write pictures ``[N, channels, height, width]`` as blocks ``[N, block_bytes]``."""
@@ -131,65 +134,87 @@ class ConvSpec:
         np.copyto(target.reshape(source.shape), source)
 
 
-class ConvEncoder:
-    """Pictures as blocks to features, for a fixed number of rows; ``grads=None`` freezes the weights.
+def conv_from_data(data: Mapping[str, Any]) -> ConvSpec:
+    """Return the spec whose fields came as plain data."""
+    fields: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in data.items()}
+    return ConvSpec(**fields)
+
+
+class Convolutions:
+    """Pictures as blocks to what the last convolution says, for a fixed number of rows; ``grads=None`` freezes them.
 
     ``pixel_norm`` is ``[2, channels]``, shift and scale of the pixels of each channel, and may change between passes.
+    Only the first ``learned`` rows can be gone back through: what lies between the layers is kept for them alone.
     """
 
-    def __init__(self, spec: ConvSpec, weights: Views, grads: Views | None, pixel_norm: Tensor, rows: int) -> None:
+    def __init__(
+        self,
+        spec: ConvSpec,
+        weights: Views,
+        grads: Views | None,
+        pixel_norm: Tensor,
+        rows: int,
+        learned: int | None = None,
+    ) -> None:
         self._shapes = spec.layers()
         self._act = ACTIVATIONS[spec.activation]
         self._rows, self._pixel_norm, self._repeat = rows, pixel_norm, spec.block**2
+        self._learned = rows if learned is None else learned
         layers = range(len(self._shapes))
         self._weights = [(weights[f"conv{i}.weight"], weights[f"conv{i}.bias"]) for i in layers]
         self._grads = [(grads[f"conv{i}.weight"], grads[f"conv{i}.bias"]) for i in layers] if grads else []
-        device = pixel_norm.device
+        device, part = pixel_norm.device, min(rows, PART_ROWS)
         first = self._shapes[0]
-        self._pixels = torch.empty(
-            min(rows, PART_ROWS), first.height_in, first.width_in, first.channels_in, device=device
-        )
+        self._pixels = torch.empty(part, first.height_in, first.width_in, first.channels_in, device=device)
         # memory taken anew for every part would cost more than filling it
         most = max(s.height * s.width * s.patch for s in self._shapes)
-        self._patches = torch.empty(min(rows, PART_ROWS) * most if grads else 0, device=device)
-        self._results = [torch.empty(rows, s.height, s.width, s.channels, device=device) for s in self._shapes]
-        self._full_act = self._act()
-        y = torch.empty(rows, spec.features, device=device)
-        self._full = Linear(under("full", weights), under("full", grads) if grads else None, y, Scratch(device), "dx")
+        self._patches = torch.empty(part * most if grads else 0, device=device)
+
+        def results(rows: int, shape: ConvShape) -> Tensor:
+            return torch.empty(rows, shape.height, shape.width, shape.channels, device=device)
+
+        self._between = [results(self._learned, s) for s in self._shapes[:-1]]
+        self._passing = [results(part, s) for s in self._shapes[:-1]]
+        self._last = results(rows, self._shapes[-1])
 
     def forward(self, blocks: Tensor) -> Tensor:
-        """Return the features ``[rows, features]`` of pictures given as blocks ``[rows, block_bytes]`` of uint8."""
+        """Return the last results ``[rows, size]`` of pictures given as blocks ``[rows, block_bytes]`` of uint8."""
         self._blocks = blocks
         weights = [self._folded(), *self._weights[1:]]
-        for part in self._parts():
+        for part in self._parts(0, self._learned) + self._parts(self._learned, self._rows):
             x = self._floats(part)
-            for shape, (weight, bias), result in zip(self._shapes, weights, self._results, strict=True):
+            for shape, (weight, bias), result in zip(self._shapes, weights, self._results(part), strict=True):
                 y = torch.conv2d(_nchw(x), _nchw(weight), bias, shape.stride).permute(0, 2, 3, 1)
-                x = self._act.apply(y, result[part])
-        return self._full_act.forward(self._full.forward(self._results[-1].view(self._rows, -1)))
+                x = self._act.apply(y, result)
+        return self._last.view(self._rows, -1)
 
     def backward(self, dy: Tensor) -> None:
-        """Write the gradient of every weight; ``dy`` may cover only the first rows of the forward pass."""
+        """Write the gradient of every weight; ``dy [rows, size]`` may cover only the first rows, and is overwritten."""
         rows = dy.shape[0]
-        d_flat = self._full.backward(self._full_act.backward(dy, True), True)
-        assert d_flat is not None
         for d_weight, d_bias in self._grads:
             d_weight.zero_()
             d_bias.zero_()
         last = self._shapes[-1]
-        d_last = d_flat.view(rows, last.height, last.width, last.channels)
-        for part in self._parts(rows):
+        d_last = dy.view(rows, last.height, last.width, last.channels)
+        for part in self._parts(0, rows):
             self._backward_part(part, d_last[part])
         # y = sum w scale (x - shift) + b was computed as sum w' x + b' with w' = w scale
         shift, scale = self._shift_scale()
         d_weight, d_bias = self._grads[0]
         d_weight.addcmul_(d_bias.view(-1, 1, 1, 1), shift, value=-1.0).mul_(scale)
 
+    def _results(self, part: slice) -> list[Tensor]:
+        """Return where each layer's results of some rows go."""
+        count = part.stop - part.start
+        between = [r[part] for r in self._between] if part.stop <= self._learned else [r[:count] for r in self._passing]
+        return [*between, self._last[part]]
+
     def _backward_part(self, part: slice, dy: Tensor) -> None:
+        results = self._results(part)
         for i in reversed(range(len(self._shapes))):
             shape, (d_weight, d_bias) = self._shapes[i], self._grads[i]
-            dy = self._act.pull_back(dy, self._results[i][part])
-            x = self._results[i - 1][part] if i else self._floats(part)
+            dy = self._act.pull_back(dy, results[i])
+            x = results[i - 1] if i else self._floats(part)
             d_rows = dy.reshape(-1, shape.channels)
             # as one matrix product over copied patches: twice as fast as oneDNN's weight gradient
             d_weight.view(shape.channels, -1).addmm_(d_rows.t(), self._copy_patches(x, shape))
@@ -223,9 +248,30 @@ class ConvEncoder:
         pixels.view(len(blocks), -1).copy_(blocks)
         return pixels
 
-    def _parts(self, rows: int | None = None) -> list[slice]:
-        rows = self._rows if rows is None else rows
-        return [slice(begin, min(begin + PART_ROWS, rows)) for begin in range(0, rows, PART_ROWS)]
+    @staticmethod
+    def _parts(begin: int, end: int) -> list[slice]:
+        return [slice(first, min(first + PART_ROWS, end)) for first in range(begin, end, PART_ROWS)]
+
+
+class ConvEncoder:
+    """Convolutions and a full layer behind them; as ``Convolutions``."""
+
+    def __init__(self, spec: ConvSpec, weights: Views, grads: Views | None, pixel_norm: Tensor, rows: int) -> None:
+        self._convs = Convolutions(spec, weights, grads, pixel_norm, rows)
+        self._full_act = ACTIVATIONS[spec.activation]()
+        device = pixel_norm.device
+        y = torch.empty(rows, spec.features, device=device)
+        self._full = Linear(under("full", weights), under("full", grads) if grads else None, y, Scratch(device), "dx")
+
+    def forward(self, blocks: Tensor) -> Tensor:
+        """Return the features ``[rows, features]`` of pictures given as blocks ``[rows, block_bytes]`` of uint8."""
+        return self._full_act.forward(self._full.forward(self._convs.forward(blocks)))
+
+    def backward(self, dy: Tensor) -> None:
+        """Write the gradient of every weight; ``dy`` may cover only the first rows of the forward pass."""
+        d_flat = self._full.backward(self._full_act.backward(dy, True), True)
+        assert d_flat is not None
+        self._convs.backward(d_flat)
 
 
 def input_gradient(dy: Tensor, x: Tensor, weight: Tensor, stride: int) -> Tensor:

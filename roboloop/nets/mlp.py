@@ -202,10 +202,14 @@ class Ensemble:
         """Return every member's value of every row, ``[E, rows]``."""
         return torch.cat([member.forward(x).view(1, -1) for member in self._members])
 
-    def backward(self, dq: Tensor) -> None:
-        """Write every member's weight gradients for the output gradient ``[E, rows]``."""
-        for member, dq_e in zip(self._members, dq.unsqueeze(2), strict=True):
-            member.backward(dq_e)
+    def backward(self, dy: Tensor, need_dx: bool = False) -> Tensor | None:
+        """Write every member's weight gradients for ``dy [E, rows]``; return the inputs', summed in order, if asked."""
+        total: Tensor | None = None
+        for member, dy_e in zip(self._members, dy.unsqueeze(2), strict=True):
+            dx = member.backward(dy_e, need_dx)
+            if dx is not None:  # members share its memory
+                total = dx.clone() if total is None else total.add_(dx)
+        return total
 
     def backward_inputs_from(self, dq: Tensor, column: int) -> Tensor:
         """Return the gradient of the input columns from ``column`` on, summed over members in order."""

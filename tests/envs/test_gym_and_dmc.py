@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -108,3 +110,45 @@ def test_unbounded_actions_are_refused() -> None:
     pytest.importorskip("dm_control")
     with pytest.raises(ConfigError, match="bounded actions only"):
         make(EnvConfig(id="dmc/lqr-lqr_2_1"))
+
+
+def test_dmc_from_pixels_shows_where_an_action_led_and_keeps_the_contract() -> None:
+    cfg = EnvConfig(id="dmc/cartpole-swingup", observe="pixels", action_repeat=8, max_episode_steps=120)
+    check_env(lambda: make(cfg), steps=10)
+    env, state = make(cfg), make(dataclasses.replace(cfg, observe="state"))
+    assert (env.spec.obs_shape, env.spec.obs_dtype) == ((3, 64, 64), "uint8")
+    pictures = [env.reset(3)]
+    state.reset(3)
+    for _ in range(3):
+        picture, *rest = env.step(np.ones(1))
+        assert rest == list(state.step(np.ones(1))[1:])  # physics does not know who looks
+        pictures.append(picture)
+    assert all((a != b).any() for a, b in itertools.pairwise(pictures))
+    for made in (env, state):
+        made.close()
+
+
+def test_dmc_pictures_have_the_size_that_is_asked_for_and_no_grey() -> None:
+    env = make(EnvConfig(id="dmc/ball_in_cup-catch", observe="pixels", image_size=(48, 40)))
+    assert env.reset(0).shape == env.spec.obs_shape == (3, 48, 40)
+    env.close()
+    with pytest.raises(ConfigError, match="have colours"):
+        make(EnvConfig(id="dmc/cartpole-swingup", observe="pixels", grayscale=True))
+
+
+def test_pixels_are_refused_where_there_is_one_view() -> None:
+    with pytest.raises(ConfigError, match=r"'pixels' is for dmc/\.\.\., soft/\.\.\.; tiny/point has one view"):
+        make(EnvConfig(id="tiny/point", observe="pixels"))
+    with pytest.raises(ConfigError, match="did you mean 'pixels'"):
+        make(EnvConfig(id="dmc/cartpole-swingup", observe="pixel"))
+
+
+def test_where_nothing_can_be_drawn_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    mujoco = pytest.importorskip("mujoco")
+
+    def no_backend(*_: Any) -> None:
+        raise RuntimeError("no EGL display")
+
+    monkeypatch.setattr(mujoco, "Renderer", no_backend)
+    with pytest.raises(ConfigError, match=r"pictures cannot be drawn here .* no EGL display; install libegl1"):
+        make(EnvConfig(id="dmc/cartpole-swingup", observe="pixels"))
