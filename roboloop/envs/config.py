@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from roboloop.core.errors import ConfigError, nearest
 from roboloop.envs.legged.config import LeggedConfig
 from roboloop.envs.panda.config import PandaConfig
+from roboloop.envs.soft.config import SoftConfig
 
 REWARD_VERSIONS = ("v1", "v2")
 GOAL_MODES = ("random", "fixed")
@@ -44,7 +45,7 @@ class EnvConfig:
     """What is seen where a suite has both (dmc, soft): state = the simulator's numbers, pixels = a camera's picture."""
     image_size: tuple[int, int] | None = None
     """Height and width of pictures that are observations; none means the suite's own (Doom 72 128, Atari 84 84,
-    DM Control 64 64)."""
+    DM Control, soft 64 64)."""
     grayscale: bool | None = None
     """Whether such pictures are grey; none means the suite's own (Atari yes, all others no)."""
     reward_version: str = "v2"
@@ -55,6 +56,8 @@ class EnvConfig:
     """The Panda rig's rates, limits, rewards and driver."""
     legged: LeggedConfig = field(default_factory=LeggedConfig)
     """Noise, pushes and domains of legged robots, and numbers that go before a variant's."""
+    soft: SoftConfig = field(default_factory=SoftConfig)
+    """Picks, rewards and first states of rope and cloth."""
 
     hybrid: HybridConfig = field(default_factory=HybridConfig)
     """The frozen policies inside a hybrid simulator."""
@@ -74,6 +77,7 @@ class EnvConfig:
                 raise ConfigError(f"env.{name} must be one of {', '.join(known)}, got {value!r}{nearest(value, known)}")
         self.panda.check()
         self.legged.check()
+        self.soft.check()
         if self.panda.address and self.num_envs > 1:
             raise ConfigError(f"env.num_envs must be 1 with env.panda.address: one arm is there, not {self.num_envs}")
 

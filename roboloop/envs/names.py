@@ -243,3 +243,16 @@ LEGGED_ROBOTS = ("hopper", "laikago", "a1")
 
 HYBRID = tuple(f"{robot}-{engine}" for robot in LEGGED_ROBOTS for engine in LEGGED_ENGINES)
 """A robot in an engine whose parameters are set at every step; a variant may follow."""
+
+SOFT = (
+    "rope-straighten",
+    "cloth-corner",
+    "cloth-spread",
+    "cloth-two-hand",
+    "cloth-goal",
+    "cloth-fold",
+    "seam-3",
+    "seam-6",
+    "seam-9",
+)
+"""Rope and cloth on a table."""

@@ -34,6 +34,7 @@ SUITES = {
     "a1": "roboloop.envs.quadruped:make_a1",
     "hybrid": "roboloop.envs.hybrid:make",
     "tuned": "roboloop.envs.hybrid:make_tuned",
+    "soft": "roboloop.envs.soft.suite:make",
 }
 """Suite -> ``module:function`` of ``make(task, cfg, evaluation)``."""
 
@@ -41,6 +42,7 @@ EXPERTS = {
     "metaworld": "roboloop.envs.metaworld:scripted_policy",
     "panda": "roboloop.envs.panda.experts:scripted_policy",
     "play": "roboloop.envs.play_experts:scripted_policy",
+    "soft": "roboloop.envs.soft.experts:scripted_policy",
 }
 """Suite -> ``module:function`` of ``expert(task)``, a policy that was written and not learned; few suites have any.
 Where a suite has auxiliary tasks too, ``expert(task, name)`` is that of one of them."""
@@ -65,6 +67,7 @@ PACKAGES = {
     "a1": (),
     "hybrid": (),
     "tuned": (),
+    "soft": ("mujoco",),
 }
 """Top-level modules whose absence means that the suite's extra is not installed."""
 
@@ -141,7 +144,7 @@ def known_ids() -> list[str]:
         "doom": names.DOOM,
         "tiny": names.TINY,
     }
-    tasks |= {"envpool": names.ENVPOOL, "panda": names.PANDA, "play": names.PLAY}
+    tasks |= {"envpool": names.ENVPOOL, "panda": names.PANDA, "play": names.PLAY, "soft": names.SOFT}
     tasks |= dict.fromkeys(names.LEGGED_ROBOTS, names.LEGGED) | dict.fromkeys(("hybrid", "tuned"), names.HYBRID)
     return [f"{suite}/{task}" for suite in SUITES for task in tasks[suite]]
 
@@ -231,7 +234,7 @@ def aimed_at(cfg: EnvConfig, name: str) -> Callable[[Env], Env]:
 
 
 def scripted_policy(env_id: str, name: str = "") -> PortablePolicy:
-    """Return the expert that a suite has for a task, or for one of its auxiliary tasks.
+    """Return the expert that a suite has for a task, for one of its auxiliary tasks, or another one by its name.
 
     An id without a suite is Meta-World's.
     """
@@ -240,7 +243,7 @@ def scripted_policy(env_id: str, name: str = "") -> PortablePolicy:
     if suite not in EXPERTS:
         known = ", ".join(f"{name}/..." for name in EXPERTS)
         raise ConfigError(f"{env_id} has no scripted expert: there are experts for {known}")
-    if name:
+    if name and suite in TASKS:
         task_index(name, auxiliary_tasks(EnvConfig(id=env_id)).names, env_id)
     with _needs(suite):
         expert = cast("Callable[..., PortablePolicy]", resolve(EXPERTS[suite]))

@@ -154,11 +154,12 @@ def evaluate(args: list[str]) -> int:
     options.add_argument("--task", metavar="NAME", help="let the policy of this auxiliary task act, and judge by it")
     parts = "policies of tasks one after another in each episode, such as reach:20,grasp:20,place; the last is judged"
     options.add_argument("--schedule", metavar="NAME:STEPS,...,NAME", help=parts)
-    options.add_argument("--expert", metavar="ENV", help="evaluate a scripted expert instead of a run")
+    expert = "evaluate a scripted expert instead of a run; some environments have several, by name"
+    options.add_argument("--expert", metavar="ENV[:NAME]", help=expert)
     options.add_argument("--env", metavar="ID", help="in another environment of equal observations and actions")
     options.epilog = "--env.KEY VALUE changes a config key of the environment; give the run first."
     known, flags = options.parse_known_args(args)
-    if flags and (known.expert or not flags[0].startswith("--env.")):
+    if flags and not flags[0].startswith("--env."):
         options.error(f"unrecognized arguments: {flags[0]}")
     if known.task and known.schedule:
         raise ConfigError("--task is a --schedule of one task: choose one of them")
@@ -169,7 +170,9 @@ def evaluate(args: list[str]) -> int:
     if known.expert:
         if known.env:
             raise ConfigError("--env is for the policy of a run")
-        return evaluate_expert(known.expert, known.episodes, known.seed)
+        if known.run:
+            raise ConfigError(f"--expert takes no run, got {known.run} (config keys: --env.KEY=VALUE)")
+        return evaluate_expert(known.expert, known.episodes, known.seed, flags)
     if known.run is None:
         raise ConfigError("eval needs a run directory (or --expert ENV)")
     for target in known.target or [None]:

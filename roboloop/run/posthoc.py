@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from roboloop.core.config import to_dict
+from roboloop.core.config import parse_flags, to_dict
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.files import replace_atomic
 from roboloop.core.tasks import forced_schedule
@@ -187,10 +188,12 @@ def pick(run: RunDir, which: str) -> Checkpoint:
     return checkpoint.at_step(run.checkpoints, int(which))
 
 
-def evaluate_expert(env_id: str, episodes: int, seed: int) -> int:
-    """Evaluate a scripted expert with the protocol that policies are evaluated with."""
-    expert = registry.scripted_policy(env_id)
-    tester = build.evaluator(Experiment(env=EnvConfig(id=env_id)), episodes)
+def evaluate_expert(expert_id: str, episodes: int, seed: int, flags: Sequence[str] = ()) -> int:
+    """Evaluate a scripted expert, ``ENV`` or ``ENV:NAME``, with the protocol that policies are evaluated with."""
+    env_id, _, name = expert_id.partition(":")
+    expert = registry.scripted_policy(env_id, name)
+    cfg = parse_flags(Experiment(env=EnvConfig(id=env_id)), list(flags), "roboloop eval --expert ENV[:NAME]")
+    tester = build.evaluator(cfg, episodes)
     try:
         _report(tester.run(expert, Plan(episodes, seed, TEST)), None)
     finally:

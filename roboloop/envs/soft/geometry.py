@@ -1,0 +1,138 @@
+"""How a sheet or a rope lies, from the places of its particles alone: silhouettes, areas, distances.
+
+Pixels are told by their centres: row r and column c of a picture is the point (c + 0.5, r + 0.5) of the plane in which
+triangles and lines are drawn.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from roboloop.core.types import Array
+
+ON_EDGE = 1e-9
+"""So far outside a triangle, in square pixels, a pixel on its edge may seem: neighbours leave no gap between them."""
+
+
+def grid_triangles(side: int) -> Array:
+    """Return the triangles ``[T, 3]`` of a square grid whose vertex (i, j) is number ``side * i + j``."""
+    i, j = (index.ravel() for index in np.meshgrid(np.arange(side - 1), np.arange(side - 1), indexing="ij"))
+    at = side * i + j
+    lower, upper = (at, at + side, at + side + 1), (at, at + side + 1, at + 1)
+    return np.concatenate([np.stack(lower, axis=1), np.stack(upper, axis=1)])
+
+
+def corner_numbers(side: int) -> tuple[int, int, int, int]:
+    """Return the grid's corners, around it."""
+    return 0, side * (side - 1), side * side - 1, side - 1
+
+
+def _windows(low: Array, high: Array, size: int) -> Array:
+    """Return for each box ``[N, 2]`` the pixels whose centres may be in it, ``[N, W, 2]`` as column and row.
+
+    All boxes get windows of one shape, that of the largest, so that everything after is one array.
+    """
+    first = np.clip(np.ceil(low - 0.5), 0, size).astype(np.int64)
+    last = np.clip(np.floor(high - 0.5), -1, size - 1).astype(np.int64)
+    columns, rows = np.maximum((last - first).max(axis=0) + 1, 1)
+    offset = np.stack(np.meshgrid(np.arange(columns), np.arange(rows), indexing="ij"), axis=-1).reshape(-1, 2)
+    cells: Array = first[:, None] + offset
+    return cells
+
+
+def _painted(cells: Array, is_in: Array, size: int) -> Array:
+    """Return the mask ``[size, size]`` of the chosen cells."""
+    mask = np.zeros((size, size), bool)
+    chosen = cells[is_in]
+    chosen = chosen[(chosen < size).all(axis=1)]
+    mask[chosen[:, 1], chosen[:, 0]] = True
+    return mask
+
+
+def triangles_mask(points_px: Array, triangles: Array, size: int) -> Array:
+    """Return which pixels of a square picture have their centre in one of the triangles."""
+    corners = points_px[triangles]
+    cells = _windows(corners.min(axis=1), corners.max(axis=1), size)
+    x, y = cells[..., 0] + 0.5, cells[..., 1] + 0.5
+    sides = []
+    for k in range(3):
+        (ax, ay), (bx, by) = corners[:, k].T[..., None], corners[:, (k + 1) % 3].T[..., None]
+        sides.append((bx - ax) * (y - ay) - (by - ay) * (x - ax))
+    least, most = np.minimum(np.minimum(*sides[:2]), sides[2]), np.maximum(np.maximum(*sides[:2]), sides[2])
+    return _painted(cells, (least >= -ON_EDGE) | (most <= ON_EDGE), size)
+
+
+def line_mask(points_px: Array, radius_px: float, size: int) -> Array:
+    """Return which pixels have their centre within a radius of the line through the points."""
+    start, end = points_px[:-1], points_px[1:]
+    cells = _windows(np.minimum(start, end) - radius_px, np.maximum(start, end) + radius_px, size)
+    way = (end - start)[:, None]
+    off = cells + 0.5 - start[:, None]
+    share = np.clip((off * way).sum(axis=-1) / np.maximum((way * way).sum(axis=-1), 1e-12), 0.0, 1.0)
+    gap = off - share[..., None] * way
+    return _painted(cells, (gap * gap).sum(axis=-1) <= radius_px**2, size)
+
+
+def coverage(mask: Array, goal: Array) -> float:
+    """Return how much of the goal is covered."""
+    return float(np.count_nonzero(mask & goal)) / float(np.count_nonzero(goal))
+
+
+def hull_area(points: Array) -> float:
+    """Return the area of the convex hull of points ``[N, 2]`` (Andrew's monotone chain)."""
+    ordered = sorted(map(tuple, points.tolist()))
+    return _shoelace([*_half_hull(ordered), *_half_hull(ordered[::-1])])
+
+
+def _half_hull(ordered: list[tuple[float, ...]]) -> list[tuple[float, ...]]:
+    """Return one side of the hull, without its last point."""
+    hull: list[tuple[float, ...]] = []
+    for x, y in ordered:
+        while len(hull) > 1:
+            (ax, ay), (bx, by) = hull[-2], hull[-1]
+            if (bx - ax) * (y - ay) - (by - ay) * (x - ax) > 0:
+                break
+            hull.pop()
+        hull.append((x, y))
+    return hull[:-1]
+
+
+def _shoelace(ring: list[tuple[float, ...]]) -> float:
+    following = [*ring[1:], *ring[:1]]
+    return 0.5 * abs(sum(ax * by - bx * ay for (ax, ay), (bx, by) in zip(ring, following, strict=True)))
+
+
+def diagonals_m(points_m: Array, side: int) -> float:
+    """Return the sum of a sheet's two diagonals, from corner to corner through the air."""
+    a, b, c, d = (points_m[k] for k in corner_numbers(side))
+    return float(np.linalg.norm(a - c) + np.linalg.norm(b - d))
+
+
+def mean_distance_m(points_m: Array, goal_m: Array) -> float:
+    """Return how far particles are from their places, on average."""
+    return float(np.linalg.norm(points_m - goal_m, axis=1).mean())
+
+
+def fold_gap_m(points_m: Array, start_m: Array, side: int, drift_weight: float = 1.2) -> float:
+    """Return how far a sheet is from folded: the gap between mirrored halves, and how far the lower one drifted.
+
+    The half with small i goes onto the other, particle (i, j) onto (side - 1 - i, j).
+    """
+    grid, begun = points_m.reshape(side, side, 3), start_m.reshape(side, side, 3)
+    half = side // 2
+    gap = np.linalg.norm(grid[:half] - grid[::-1][:half], axis=-1).mean()
+    drift = np.linalg.norm(grid[-half:] - begun[-half:], axis=-1).mean()
+    return float(gap + drift_weight * drift)
+
+
+def line_score(mask: Array, per_row: float = 0.5) -> float:
+    """Return the pixels of a picture, each counting less the more rows it is away from the horizontal middle."""
+    size = len(mask)
+    rows = np.abs(np.arange(size) + 0.5 - 0.5 * size) - 0.5
+    return float((mask.sum(axis=1) * np.exp(-per_row * rows)).sum())
+
+
+def max_strain(points_m: Array, edges: Array, lengths_m: Array) -> float:
+    """Return by which share the worst edge is too long or too short."""
+    lengths = np.linalg.norm(points_m[edges[:, 0]] - points_m[edges[:, 1]], axis=1)
+    return float(np.abs(lengths / lengths_m - 1.0).max())
