@@ -5,6 +5,8 @@ Equations and lines: ``docs/algorithms/pick-and-place.md``.
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from typing import Protocol
 
 from roboloop.algos.pick_config import PickConfig
@@ -14,6 +16,7 @@ from roboloop.algos.policy import ActorPolicy
 from roboloop.algos.sac import SAC
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
 from roboloop.core.types import Batch, BatchSpec, EnvSpec, Metrics, State, Stateful
+from roboloop.nets.actors import ActorKind
 from roboloop.nets.flat import Layout, restore
 
 AnyPickPolicy = PickPolicy | JointPolicy
@@ -121,6 +124,19 @@ def habit_of(cfg: PickConfig) -> Habit:
     )
 
 
+def actor_kind(cfg: PickConfig, picks: Picks) -> ActorKind:
+    """Return what kind of actor picks and places by itself."""
+    in_turn = cfg.pick == "autoregressive"
+    return ActorKind(picks.dim, picks.is_choice, in_turn, cfg.choice_temperature)
+
+
+def target_entropy(cfg: PickConfig, picks: Picks, spec: EnvSpec) -> float | None:
+    """Return the entropy that such an actor is held at; a choice has half of what it can have at most."""
+    if cfg.sac.target_entropy is not None or not picks.is_choice:
+        return cfg.sac.target_entropy
+    return 0.5 * math.log(picks.num) - (spec.action_dim - picks.dim)
+
+
 def make_pick(cfg: PickConfig, spec: EnvSpec, seed: int, device: str = "cpu") -> PickAndPlace:
     """Return the algorithm of a config."""
     picks = Picks.of(spec)
@@ -128,7 +144,9 @@ def make_pick(cfg: PickConfig, spec: EnvSpec, seed: int, device: str = "cpu") ->
         rl = SAC(cfg.sac, picks.placing(spec, cfg.pick_copies), 1, seed, device)
         policy = PickPolicy(rl.policy, spec, habit_of(cfg), rl.critic_weights)
         return PickAndPlace(rl, Placing(picks, cfg.pick_copies, seed), policy)
-    rl = SAC(cfg.sac, picks.unaided(spec), 1, seed, device)
+    kind = actor_kind(cfg, picks)
+    sac = dataclasses.replace(cfg.sac, target_entropy=target_entropy(cfg, picks, spec))
+    rl = SAC(sac, picks.unaided(spec), 1, seed, device, actor=kind)
     return PickAndPlace(rl, Unaided(picks), JointPolicy(rl.policy, spec))
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
 from roboloop.algos.picks import PICKS, Picks, at
-from roboloop.algos.policy import ActionScale, ActorPolicy
+from roboloop.algos.policy import ActionScale, ActorPolicy, squashed
 from roboloop.core.blueprint import WithoutWeights, kind_of
 from roboloop.core.state import spec_from_data, spec_to_data
 from roboloop.core.types import Array, Decision, EnvSpec
 from roboloop.nets.flat import Layout, Views, under
 from roboloop.nets.layers import Scratch
 from roboloop.nets.mlp import Ensemble, MLPSpec
+from roboloop.nets.trunk import TrunkSpec
 
 
 @dataclass(frozen=True)
@@ -33,59 +34,91 @@ class Habit:
     fraction_exploring: float = 0.0
 
 
-class Chooser(Protocol):
-    """Chooses one of each observation's candidates."""
+class Hand(Protocol):
+    """Chooses one of each observation's candidates, and where to place it."""
 
-    def choose(self, obs: Array, rng: np.random.Generator) -> Array:
-        """Return the number of a candidate for each observation ``[N]``."""
+    def decide(self, obs: Array, explore: bool, rng: np.random.Generator) -> tuple[Array, Array]:
+        """Return the number of a candidate ``[N]`` and its displacement in [-1, 1], ``[N, D]``."""
         ...
 
 
 class Uniform:
-    """Draws evenly."""
+    """Draws candidates evenly, and has the actor place them."""
 
-    def choose(self, obs: Array, rng: np.random.Generator) -> Array:
+    def __init__(self, actor: ActorPolicy, picks: Picks, placing: EnvSpec, copies: int) -> None:
+        self._actor, self._picks, self._copies = actor, picks, copies
+        self._scale = ActionScale(placing)
+
+    def decide(self, obs: Array, explore: bool, rng: np.random.Generator) -> tuple[Array, Array]:
         """Return any candidate."""
-        return rng.integers(obs[PICKS].shape[1], size=len(obs))
+        chosen = drawn_evenly(obs, rng)
+        seen = self._picks.with_pick(obs, at(obs[PICKS], chosen), self._copies)
+        memory = np.zeros((len(obs), 0), np.float32)
+        return chosen, self._scale.to_unit(self._actor.act(seen, memory, explore, rng).action)
 
 
-class Worth:
-    """What placing each candidate is worth: min_i Q_i(o + p, tanh mean(o + p)), for any number of observations."""
+def drawn_evenly(obs: Array, rng: np.random.Generator) -> Array:
+    """Return the number of one candidate for each observation."""
+    return rng.integers(obs[PICKS].shape[1], size=len(obs))
 
-    def __init__(self, critics: Views, actor: ActorPolicy, picks: Picks, placing: EnvSpec, copies: int) -> None:
-        self.critics = critics
-        # the actor's rows change between one and all candidates: each has memory of its own
-        self._actor = ActorPolicy(actor.weights, placing, actor.norm)
-        self._scale, self._picks, self._copies = ActionScale(placing), picks, copies
-        self._net = MLPSpec.of(under("0", critics))
-        self._size = 1 + max(int(name.split(".")[0]) for name in critics)
+
+class Judged(NamedTuple):
+    """What is thought of all candidates."""
+
+    values: Array  # [N, K]: min_i Q_i(o + p, tanh mean(o + p))
+    outputs: Array  # [N, K, 2D]: the actor's mean and log std
+
+
+class Judge:
+    """Says what placing each candidate is worth. A picture is looked at once, however many candidates it has."""
+
+    def __init__(self, critics: Views, actor: ActorPolicy, picks: Picks, copies: int) -> None:
+        self._critics, self._actor, self._picks, self._copies = critics, actor, picks, copies
+        self._size = 1 + max(int(name.split(".")[0]) for name in critics if name[0].isdigit())
         self._rows = 0
 
-    def __call__(self, obs: Array) -> Array:
-        """Return values ``[N, K]`` of all candidates of observations ``[N]``."""
-        count, num = len(obs), self._picks.num
-        candidates = obs[PICKS].reshape(count * num, -1)
-        seen = self._picks.with_pick(np.repeat(obs, num), candidates, self._copies)
-        memory = np.zeros((len(seen), 0), np.float32)
-        move = self._scale.to_unit(self._actor.act(seen, memory, False, np.random.default_rng(0)).action)
-        x = np.concatenate((self._actor.norm(seen), move), axis=1)
-        if len(x) != self._rows:
-            scratch = Scratch(next(iter(self.critics.values())).device)
-            self._ensemble = Ensemble(self._net, self._size, self.critics, None, len(x), scratch)
-            self._rows = len(x)
-        values: Array = self._ensemble.forward(torch.from_numpy(x)).amin(0).numpy().reshape(count, num)
-        return values
+    def __call__(self, obs: Array) -> Judged:
+        """Judge all candidates of observations ``[N]``."""
+        rows, num, actor = len(obs), self._picks.num, self._actor
+        if rows != self._rows:
+            self._build(rows)
+        numbers = torch.from_numpy(actor.norm(self._picks.numbers_with_candidates(obs, self._copies)))
+        for_actor = for_critics = numbers
+        if actor.sight is not None:
+            features = actor.sight.features(obs)
+            for_actor, for_critics = (
+                torch.cat((trunk.forward(features).repeat_interleave(num, 0), numbers), 1) for trunk in self._trunks
+            )
+        outputs = self._head.forward(for_actor)
+        # the critics know squashed actions only: at the mean itself they would be asked what they never learned
+        means = outputs[:, : outputs.shape[1] // 2].tanh()
+        values = self._heads.forward(torch.cat((for_critics, means), 1)).amin(0)
+        return Judged(values.numpy().reshape(rows, num), outputs.numpy().reshape(rows, num, -1))
+
+    def _build(self, rows: int) -> None:
+        scratch, weights, sees = Scratch(), self._actor.weights, self._actor.sight is not None
+        head = under("head", weights) if sees else weights
+        self._head = MLPSpec.of(head).build(head, None, rows * self._picks.num, scratch, "actor")
+        of_one = MLPSpec.of(under("0", self._critics))
+        self._heads = Ensemble(of_one, self._size, self._critics, None, rows * self._picks.num, scratch)
+        if sees:
+            trunk = TrunkSpec.of(weights).trunk
+            named = (("actor.trunk", weights), ("critics.trunk", self._critics))
+            self._trunks = [trunk.build(under("trunk", w), None, rows, scratch, name) for name, w in named]
+        self._rows = rows
 
 
 class Best:
     """Chooses what is worth most, or draws among the best few."""
 
-    def __init__(self, worth: Worth, fraction: float) -> None:
-        self._worth, self._fraction = worth, fraction
+    def __init__(self, judge: Judge, fraction: float) -> None:
+        self.judge, self._fraction = judge, fraction
 
-    def choose(self, obs: Array, rng: np.random.Generator) -> Array:
+    def decide(self, obs: Array, explore: bool, rng: np.random.Generator) -> tuple[Array, Array]:
         """Return one of the best candidates."""
-        return among_best(self._worth(obs), self._fraction, rng)
+        judged = self.judge(obs)
+        chosen = among_best(judged.values, self._fraction, rng)
+        return chosen, squashed(at(judged.outputs, chosen), explore, rng)
 
 
 def among_best(values: Array, fraction: float, rng: np.random.Generator) -> Array:
@@ -106,17 +139,18 @@ class PickPolicy:
     def __init__(self, actor: ActorPolicy, spec: EnvSpec, habit: Habit, critics: Views | None = None) -> None:
         """Act in an environment of this spec; critics are needed to choose the best."""
         self.actor, self._spec, self._habit = actor, spec, habit
-        self._picks = Picks.of(spec)
-        self._scale = ActionScale(spec)
+        picks = Picks.of(spec)
+        placing = picks.placing(spec, habit.copies)
+        self._scale = ActionScale(placing)
         self._critics = critics if habit.best or habit.best_exploring else None
         self._layout = Layout({name: tuple(view.shape) for name, view in (self._critics or {}).items()})
-        self._chooser: Chooser = Uniform()
-        self._exploring: Chooser = Uniform()
+        uniform = Uniform(actor, picks, placing, habit.copies)
+        self._calm: Hand = uniform
+        self._exploring: Hand = uniform
         if self._critics is not None:
-            placing = self._picks.placing(spec, habit.copies)
-            worth = Worth(self._critics, actor, self._picks, placing, habit.copies)
-            self._chooser = Best(worth, habit.fraction) if habit.best else self._chooser
-            self._exploring = Best(worth, habit.fraction_exploring) if habit.best_exploring else self._exploring
+            judge = Judge(self._critics, actor, picks, habit.copies)
+            self._calm = Best(judge, habit.fraction) if habit.best else uniform
+            self._exploring = Best(judge, habit.fraction_exploring) if habit.best_exploring else uniform
 
     @property
     def version(self) -> int:
@@ -129,10 +163,9 @@ class PickPolicy:
 
     def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
         """Return picks and displacements, ``[B, P + D]``."""
-        chosen = (self._exploring if explore else self._chooser).choose(obs, rng)
+        chosen, move = (self._exploring if explore else self._calm).decide(obs, explore, rng)
         pick = at(obs[PICKS], chosen).astype(np.float32)
-        said = self.actor.act(self._picks.with_pick(obs, pick, self._habit.copies), memory, explore, rng)
-        return said._replace(action=np.concatenate((pick, said.action), axis=1))
+        return Decision(np.concatenate((pick, self._scale.to_env(move)), axis=1), memory)
 
     def blueprint(self) -> dict[str, Any]:
         """Return what ``from_blueprint`` needs."""
@@ -220,7 +253,7 @@ class RandomPicks(WithoutWeights):
 
     def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
         """Return one random pick and displacement per observation."""
-        pick = at(obs[PICKS], Uniform().choose(obs, rng))
+        pick = at(obs[PICKS], drawn_evenly(obs, rng))
         move = rng.uniform(self._low, self._high, (len(obs), len(self._low)))
         return Decision(np.concatenate((pick, move), axis=1).astype(np.float32), memory)
 

@@ -72,6 +72,13 @@ class Picks:
         """Return observations ``[N]`` with the pick ``[N, P]`` of each, so often, behind their numbers."""
         return self._joined(obs, np.tile(pick.astype(np.float32), (1, copies)))
 
+    def numbers_with_candidates(self, obs: Array, copies: int) -> Array:
+        """Return all but the pictures, with each candidate picked: ``[N * K, numbers]``."""
+        rows = np.tile(obs[PICKS].reshape(-1, self.dim).astype(np.float32), (1, copies))
+        if not self.vector_dim:
+            return rows
+        return np.concatenate((np.repeat(obs[VECTOR].reshape(len(obs), -1), self.num, axis=0), rows), axis=1)
+
     def without(self, obs: Array) -> Array:
         """Return observations ``[N]`` without their candidates."""
         return self._joined(obs, np.zeros((len(obs), 0), np.float32))

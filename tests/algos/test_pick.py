@@ -28,7 +28,7 @@ PICK = np.dtype([("vector", np.float32, (3,)), ("picks", np.float16, (6, 2))])
 SPEC = EnvSpec((), PICK, (-1.0,) * 4, (1.0,) * 4, 10, {"pick": "point"})
 SAC_SMALL = SACConfig(hidden=(16, 16), batch_size=16, processes=1)
 SMALL = PickConfig(sac=SAC_SMALL)
-KINDS = ["mvp", "uniform", "joint"]
+KINDS = ["mvp", "uniform", "joint", "autoregressive"]
 
 
 def seen(rows: int, seed: int = 0, spec: EnvSpec = SPEC) -> Array:
@@ -166,7 +166,7 @@ def test_the_pick_of_a_handmade_critic_is_its_maximum() -> None:
 
 def test_candidates_are_valued_at_the_squashed_mean_by_the_least_critic() -> None:
     obs = seen(2)
-    values = chooser(0.5)._chooser._worth(obs)  # type: ignore[attr-defined]
+    values = chooser(0.5)._calm.judge(obs).values  # type: ignore[attr-defined]
     base = -abs(obs["picks"][..., 0].astype(np.float32) - 0.3)
     # the second critic adds 0.5 (tanh(3) + 1) - 1 < 0, and would add 1 to the mean before it is squashed
     np.testing.assert_allclose(values, base + min(0.0, 0.5 * (np.tanh(3.0) + 1.0) - 1.0), atol=1e-6)
