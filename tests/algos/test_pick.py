@@ -21,14 +21,32 @@ from roboloop.algos.sac import SAC
 from roboloop.core.blueprint import build_policy
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, Batch, EnvSpec, PortablePolicy
+from roboloop.nets.layers import Scratch
 from roboloop.nets.normalize import Identity
+from roboloop.nets.trunk import build_critics
 from tests.algos.test_sac import act, assert_same_bits
 
 PICK = np.dtype([("vector", np.float32, (3,)), ("picks", np.float16, (6, 2))])
 SPEC = EnvSpec((), PICK, (-1.0,) * 4, (1.0,) * 4, 10, {"pick": "point"})
-SAC_SMALL = SACConfig(hidden=(16, 16), batch_size=16, processes=1)
+SAC_SMALL = SACConfig(
+    hidden=(16, 16), batch_size=16, processes=1, shift_px=0, feature_dim=7,
+    conv_channels=(4, 4), conv_kernels=(3, 3), conv_strides=(2, 2),
+)  # fmt: skip
 SMALL = PickConfig(sac=SAC_SMALL)
-KINDS = ["mvp", "uniform", "joint", "autoregressive"]
+CORNERS = dataclasses.replace(
+    SPEC,
+    obs_dtype=np.dtype([("vector", np.float32, (3,)), ("picks", np.float16, (4, 4))]),
+    action_low=(-1.0,) * 6,
+    action_high=(1.0,) * 6,
+    protocol={"pick": "corner"},
+)
+SEEN = dataclasses.replace(SPEC, obs_dtype=np.dtype([("image", np.uint8, (3, 8, 8)), ("picks", np.float16, (6, 2))]))
+KINDS = {
+    **{kind: (kind, SPEC) for kind in ("mvp", "uniform", "joint", "autoregressive")},
+    **{f"{kind}-corner": (kind, CORNERS) for kind in ("mvp", "joint", "autoregressive")},
+    **{f"{kind}-seen": (kind, SEEN) for kind in ("mvp", "joint", "autoregressive")},
+}
+every_kind = pytest.mark.parametrize(("kind", "spec"), KINDS.values(), ids=KINDS)
 
 
 def seen(rows: int, seed: int = 0, spec: EnvSpec = SPEC) -> Array:
@@ -37,16 +55,18 @@ def seen(rows: int, seed: int = 0, spec: EnvSpec = SPEC) -> Array:
     for name in spec.obs_dtype.names or ():
         shape = obs[name].shape
         obs[name] = rng.integers(0, 256, shape) if name == "image" else rng.uniform(-1, 1, shape)
+    if spec is CORNERS:
+        obs["picks"] = 2.0 * np.eye(4) - 1.0
     return obs
 
 
-def batches(size: int = 16, seed: int = 0) -> Iterator[Batch]:
+def batches(size: int = 16, seed: int = 0, spec: EnvSpec = SPEC) -> Iterator[Batch]:
     """Yield random batches for ever; what was picked was offered."""
-    rng = np.random.default_rng(seed)
+    rng, dim = np.random.default_rng(seed), Picks.of(spec).dim
     while True:
-        obs, next_obs = (seen(size, int(rng.integers(1 << 30))) for _ in range(2))
-        action = rng.uniform(-1, 1, (size, 4)).astype(np.float32)
-        action[:, :2] = obs["picks"][:, 0]
+        obs, next_obs = (seen(size, int(rng.integers(1 << 30)), spec) for _ in range(2))
+        action = rng.uniform(-1, 1, (size, spec.action_dim)).astype(np.float32)
+        action[:, :dim] = obs["picks"][:, 0]
         yield Batch(obs, action, rng.normal(size=size).astype(np.float32), next_obs, np.full(size, 0.9, np.float32))
 
 
@@ -172,6 +192,25 @@ def test_candidates_are_valued_at_the_squashed_mean_by_the_least_critic() -> Non
     np.testing.assert_allclose(values, base + min(0.0, 0.5 * (np.tanh(3.0) + 1.0) - 1.0), atol=1e-6)
 
 
+def test_a_picture_that_is_looked_at_once_is_worth_what_it_is_with_each_candidate_by_itself() -> None:
+    algo, source = make_pick(SMALL, SEEN, seed=0), batches(spec=SEEN)
+    for _ in range(3):
+        algo.update(next(source))
+    obs, policy, picks = seen(3, spec=SEEN), algo.policy, Picks.of(SEEN)
+    judged = policy._calm.judge(obs)  # type: ignore[union-attr]
+    critics = algo._rl.critic_weights
+    for k in range(6):
+        one = picks.with_pick(obs, obs["picks"][:, k], 1)
+        move = act(algo._rl.policy, one, False, np.random.default_rng(0))
+        np.testing.assert_allclose(np.tanh(judged.outputs[:, k, :2]), move, atol=1e-5)
+        sight = algo._rl.policy.sight
+        assert sight is not None
+        x = torch.cat([sight.features(one), torch.from_numpy(np.concatenate((one["vector"], move), axis=1))], 1)
+        net = algo._rl._shape.critic_spec
+        q = build_critics(net, 2, critics, None, 3, Scratch()).forward(x).amin(0)
+        np.testing.assert_allclose(judged.values[:, k], q.numpy(), atol=1e-5)
+
+
 def test_exploring_draws_all_candidates_unless_the_best_are_asked_for() -> None:
     obs = np.repeat(seen(1), 300)
     for habit, most in ((Habit(best=True), 6), (Habit(best=True, best_exploring=True, fraction_exploring=0.33), 2)):
@@ -202,20 +241,24 @@ def rebuilt(policy: PortablePolicy) -> PortablePolicy:
     return other
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_kind
 @pytest.mark.parametrize("sac", [{}, {"normalize_obs": True, "layer_norm": True}], ids=["plain", "norms"])
-def test_other_processes_and_saved_runs_act_as_the_live_policy_does(kind: str, sac: dict[str, Any]) -> None:
+def test_other_processes_and_saved_runs_act_as_the_live_policy_does(
+    kind: Any, spec: EnvSpec, sac: dict[str, Any]
+) -> None:
     cfg = dataclasses.replace(SMALL, pick=kind, pick_in_training="mvp", sac=dataclasses.replace(SAC_SMALL, **sac))
-    algo, source = make_pick(cfg, SPEC, seed=0), batches()
+    algo, source = make_pick(cfg, spec, seed=0), batches(spec=spec)
     for _ in range(3):
         algo.update(next(source))
-    saved, obs = policy_of_picks(cfg, SPEC, algo.state()), seen(7)
+    saved, obs = policy_of_picks(cfg, spec, algo.state()), seen(7, spec=spec)
     assert saved.version == 3
     for policy in (saved, rebuilt(algo.policy), rebuilt(saved)):
         for explore in (False, True):
             wanted, got = (act(p, obs, explore, np.random.default_rng(3)) for p in (algo.policy, policy))
-            assert wanted.shape == (7, 4)
+            assert wanted.shape == (7, spec.action_dim)
             assert np.array_equal(wanted, got)
+            if spec is CORNERS:
+                assert {tuple(row) for row in wanted[:, :4]} <= {tuple(row) for row in 2.0 * np.eye(4) - 1.0}
 
 
 def test_the_live_policy_chooses_by_the_critics_of_the_last_update() -> None:
@@ -226,10 +269,10 @@ def test_the_live_policy_chooses_by_the_critics_of_the_last_update() -> None:
     assert not np.array_equal(act(algo.policy, obs, False, np.random.default_rng(0))[:, :2], before)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_state_and_load_continue_bit_for_bit(kind: str) -> None:
-    cfg, source = dataclasses.replace(SMALL, pick=kind), batches()
-    first, second = (make_pick(cfg, SPEC, seed=s) for s in (3, 4))
+@every_kind
+def test_state_and_load_continue_bit_for_bit(kind: Any, spec: EnvSpec) -> None:
+    cfg, source = dataclasses.replace(SMALL, pick=kind), batches(spec=spec)
+    first, second = (make_pick(cfg, spec, seed=s) for s in (3, 4))
     for _ in range(3):
         first.update(next(source))
     second.load(first.state())
@@ -239,11 +282,11 @@ def test_state_and_load_continue_bit_for_bit(kind: str) -> None:
     assert_same_bits(first.state(), second.state())
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_process_and_two_give_the_same_bits(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "spec"), [KINDS["mvp"], KINDS["joint-corner"], KINDS["autoregressive-seen"]])
+def test_one_process_and_two_give_the_same_bits(kind: Any, spec: EnvSpec) -> None:
     def learned(processes: int) -> PickAndPlace:
         sac = dataclasses.replace(SAC_SMALL, processes=processes)
-        algo, source = make_pick(dataclasses.replace(SMALL, pick=kind, sac=sac), SPEC, seed=0), batches()
+        algo, source = make_pick(dataclasses.replace(SMALL, pick=kind, sac=sac), spec, seed=0), batches(spec=spec)
         algo._rl.wait_until_ready()
         for _ in range(3):
             algo.update(next(source))
