@@ -28,8 +28,8 @@ class PickConfig:
     """How often the pick stands behind the observation: many copies keep a few numbers from drowning among hundreds."""
     choice_temperature: float = 1.0
     """With 'joint', where the pick is one of K (corners): softness of the choice that gradients go through."""
-    sac: SACConfig = field(default_factory=SACConfig)
-    """What learns."""
+    sac: SACConfig = field(default_factory=lambda: SACConfig(shift_px=0))
+    """What learns; ``shift_px`` is for corners only, since a shifted picture no longer shows where its picks are."""
 
     @property
     def batch_size(self) -> int:

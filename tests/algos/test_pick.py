@@ -310,6 +310,13 @@ def test_what_offers_no_picks_is_refused_in_one_line(spec: EnvSpec, message: str
         make_pick(SMALL, spec, seed=0)
 
 
+def test_pictures_are_not_shifted_under_their_picks() -> None:
+    assert PickConfig().sac.shift_px == 0
+    shifted = dataclasses.replace(SMALL, sac=dataclasses.replace(SAC_SMALL, shift_px=4))
+    with pytest.raises(ConfigError, match=r"algo.sac.shift_px .*leave it at 0"):
+        make_pick(shifted, SEEN, seed=0)
+
+
 @pytest.mark.parametrize("change", [{"top_fraction": 1.5}, {"training_top_fraction": -0.1}, {"pick_copies": 0}])
 def test_impossible_configs_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(change))):
