@@ -198,11 +198,7 @@ class Replay:
         return [(e, int(s), int(h)) for e, (s, h) in enumerate(zip(self._saved, self._head, strict=True))]
 
     def _columns(self) -> dict[str, Array]:
-        """Return what the journal keeps; records (observations with named fields) as their bytes."""
-        columns: dict[str, Array] = {name: getattr(self, f"_{name}") for name in _COLUMNS}
-        if self._obs.dtype.names is not None:
-            columns["obs"] = self._obs[..., None].view(np.uint8)
-        return columns
+        return {name: getattr(self, f"_{name}") for name in _COLUMNS}
 
     def state(self) -> State:
         """Return what the journal does not hold: the draws, and the observations being acted on."""
