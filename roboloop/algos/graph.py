@@ -15,7 +15,9 @@ from roboloop.nets.conv import ConvSpec
 from roboloop.nets.flat import under
 from roboloop.nets.graph import Graph, Seen, Value
 from roboloop.nets.mlp import MLPSpec
+from roboloop.nets.sight import Sight, pixel_norm
 from roboloop.nets.stepwise import StepwiseSpec
+from roboloop.nets.trunk import TrunkSpec
 
 HEADS = "a policy with heads or soft modules cannot be exported: only one with algo.net 'plain' can"
 
@@ -39,14 +41,26 @@ def onnx_model(policy: PortablePolicy) -> bytes:
 
 def _actor(graph: Graph, policy: ActorPolicy, spec: EnvSpec) -> Value:
     net = net_of(policy.weights)
+    if policy.sight is not None and isinstance(net, TrunkSpec):
+        return draw.chosen(graph, _choices(spec), _seeing(graph, policy, policy.sight, net), None, squash=True)
     if not isinstance(net, MLPSpec) or net.groups > 1:
         raise ConfigError(HEADS)
     frames = net.widths[0] // math.prod(spec.obs_shape)
-    # SAC reads any observation as one vector, pictures too
     obs = graph.input(draw.OBS, (*draw.lead(frames), *spec.obs_shape), spec.obs_dtype)
     vector = graph.op("Flatten", draw.floats(graph, obs), axis=1)
     outputs = draw.mlp(graph, net, policy.weights, draw.scaled(graph, vector, policy.norm.numbers.reshape(2, -1)))
     return draw.chosen(graph, _choices(spec), outputs, None, squash=True)
+
+
+def _seeing(graph: Graph, policy: ActorPolicy, sight: Sight, net: TrunkSpec) -> Value:
+    """Return what an actor makes of a picture, and of the vector beside it."""
+    seen = draw.observation(graph, spec_from_data(policy.blueprint()["spec"]), sight.fields)
+    conv, weights = sight.spec.conv, policy.weights
+    features = draw.conv(graph, conv, under("conv", weights), pixel_norm(conv, "cpu"), seen.pictures[0])
+    parts = [draw.mlp(graph, net.trunk, under("trunk", weights), features)]
+    if seen.vector is not None:
+        parts.append(draw.scaled(graph, seen.vector, policy.norm.numbers.reshape(2, -1)))
+    return draw.mlp(graph, net.head, under("head", weights), graph.beside(parts))
 
 
 def _ppo(graph: Graph, policy: PPOPolicy, spec: EnvSpec) -> tuple[Value, Value | None]:

@@ -17,6 +17,7 @@ from safetensors.numpy import save as save_tensors
 from roboloop.core.errors import DataError
 from roboloop.core.files import sync_directory
 from roboloop.core.types import Array
+from roboloop.data.packing import Notes, pack, unpack
 
 Record: TypeAlias = tuple[dict[str, Array], dict[str, Any]]
 _HEADER = struct.Struct("<4sQI")  # magic, payload bytes, crc32 chained over every record so far
@@ -69,7 +70,9 @@ class Journal:
 
     def append(self, columns: dict[str, Array], info: dict[str, Any]) -> None:
         """Add one record; it is durable after the next ``commit``."""
-        payload = save_tensors(columns, metadata={"info": json.dumps(info)})
+        packed, notes = pack(columns)
+        said = {"info": json.dumps(info)} | ({"packed": json.dumps(notes)} if notes else {})
+        payload = save_tensors(packed, metadata=said)
         if self._at.offset and self._at.offset + len(payload) > self._segment_bytes:
             self._seal()
         chain = zlib.crc32(payload, self._at.chain)
@@ -117,7 +120,8 @@ def read(directory: Path, upto: Frontier) -> Iterator[Record]:
                 if len(payload) < size or chain != crc:
                     raise DataError(f"journal {path} is damaged at byte {file.tell()}: checksum differs")
                 records += 1
-                yield load_tensors(payload), _info(payload)
+                info, notes = _said(payload)
+                yield unpack(load_tensors(payload), notes), info
     if (chain, records) != (upto.chain, upto.records):
         raise DataError(f"journal {directory} has {records} records, the checkpoint expects {upto.records}")
 
@@ -136,7 +140,8 @@ def copy(source: Path, target: Path, upto: Frontier) -> None:
     sync_directory(target)
 
 
-def _info(payload: bytes) -> dict[str, Any]:
+def _said(payload: bytes) -> tuple[dict[str, Any], Notes]:
+    """Return what was said of a record, and notes of its packed columns."""
     length = int.from_bytes(payload[:8], "little")
-    info: dict[str, Any] = json.loads(json.loads(payload[8 : 8 + length])["__metadata__"]["info"])
-    return info
+    said = json.loads(payload[8 : 8 + length])["__metadata__"]
+    return json.loads(said["info"]), json.loads(said.get("packed", "{}"))

@@ -10,6 +10,7 @@ from roboloop.core.errors import DataError
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
 from roboloop.core.types import Array, Batch, BatchSpec, EnvSpec, EpisodeEnd, Rollout, State
 from roboloop.data.journal import Frontier, Journal, Record
+from roboloop.data.shifts import Shifts
 
 TERMINATED, TRUNCATED, FINAL = 1, 2, 4
 _COLUMNS = ("obs", "action", "reward", "flags", "age")
@@ -39,6 +40,7 @@ class Replay:
         self._saved = np.zeros(num_envs, dtype=np.int64)  # rows already in the journal
         self._env_index = np.arange(num_envs)
         self._batch = self._allocate(spec)
+        self._shifts = Shifts(self._batch.obs, needs.shift_px)
 
     def _allocate(self, spec: EnvSpec) -> Batch:
         n, stack = self.needs.size, self.needs.frame_stack
@@ -105,19 +107,25 @@ class Replay:
         """Draw transitions uniformly, of each task as many; the arrays are reused by the next call."""
         env, row = self._draw()
         last, discount, reward = self._window(env, row)
-        batch, flat_obs = self._batch, self._obs.reshape(-1, *self._obs.shape[2:])
+        batch = self._batch
         start = env * self._rows
         slot = start + row % self._rows
         np.take(self._action.reshape(-1, self._action.shape[2]), slot, axis=0, out=batch.action, mode="clip")
         batch.reward[:] = reward
         batch.discount[:] = discount
-        if self.needs.frame_stack == 1:
-            np.take(flat_obs, slot, axis=0, out=batch.obs, mode="clip")
-            np.take(flat_obs, start + (last + 1) % self._rows, axis=0, out=batch.next_obs, mode="clip")
-        else:
-            self._stack(env, row, self._age.reshape(-1)[slot], batch.obs)
-            self._stack(env, last + 1, self._age.reshape(-1)[start + last % self._rows] + 1, batch.next_obs)
+        self._gather(env, row, self._age.reshape(-1)[slot], batch.obs)
+        self._gather(env, last + 1, self._age.reshape(-1)[start + last % self._rows] + 1, batch.next_obs)
         return batch
+
+    def _gather(self, env: Array, row: Array, age: Array, obs: Array) -> None:
+        """Copy the observations of rows out of the ring, stacked and shifted as needed."""
+        inlet = self._shifts.inlet(obs)
+        if self.needs.frame_stack == 1:
+            flat_obs = self._obs.reshape(-1, *self._obs.shape[2:])
+            np.take(flat_obs, env * self._rows + row % self._rows, axis=0, out=inlet, mode="clip")
+        else:
+            self._stack(env, row, age, inlet)
+        self._shifts.finish(obs, self._rng)
 
     def newest(self, env: int, steps: int) -> Batch:
         """Return the last steps of the last episode that ended in an environment, one by one in their order."""

@@ -14,6 +14,8 @@ COARSE_SLICES, COARSE_STACKS = 12, 6
 
 def prefer_egl() -> None:
     """Choose EGL before MuJoCo's GL is imported, when the user chose nothing and there is no display."""
+    # Mesa draws small pictures twice as fast without threads to hand them to
+    os.environ.setdefault("LP_NUM_THREADS", "0")
     if "MUJOCO_GL" in os.environ or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         return
     try:

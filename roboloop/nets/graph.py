@@ -163,7 +163,7 @@ def conv(graph: Graph, spec: ConvSpec, weights: Views, pixel_norm: Tensor, x: Va
             bias = bias - (weight * shift).sum((1, 2, 3))
         x = graph.op(activation, graph.op("Conv", x, weight, bias, strides=[stride, stride]))
     flat = graph.op("Flatten", graph.op("Transpose", x, perm=[0, 2, 3, 1]), axis=1)
-    return graph.op(activation, linear(graph, under("full", weights), flat))
+    return graph.op(activation, linear(graph, under("full", weights), flat)) if spec.features else flat
 
 
 def gru(graph: Graph, weights: Views, size: int, x: Value, h: Value) -> tuple[Value, Value]:

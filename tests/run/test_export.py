@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import sys
 
@@ -23,6 +24,7 @@ from roboloop.core.errors import ConfigError  # noqa: E402
 from roboloop.core.types import Array, EnvSpec, PortablePolicy  # noqa: E402
 from roboloop.run.export import PARITY_LIMIT, OnnxPolicy  # noqa: E402
 from roboloop.run.rundir import RunDir  # noqa: E402
+from tests.algos import test_pixel_sac as pixel_sac  # noqa: E402
 from tests.algos.test_bc_heads import AUXILIARY  # noqa: E402
 from tests.algos.test_bc_heads import make as make_heads  # noqa: E402
 from tests.algos.test_imitation import SMALL_BC, SMALL_DT, batches, make, random_obs  # noqa: E402
@@ -93,6 +95,14 @@ def test_sac(normalize_obs, layer_norm):
 @pytest.mark.parametrize(("spec", "frames"), [(DOUBLES, 1), (DOUBLES, 3), (UNITS, 2)])
 def test_sac_of_other_types_shapes_stacks_and_bounds(spec, frames):
     sac = SAC(SACConfig(hidden=(16,), batch_size=16, processes=1), spec, frames, seed=0)
+    assert_exported_acts_alike(shaken(sac.policy), spec, frames)
+
+
+@pytest.mark.parametrize(("spec", "frames"), [(pixel_sac.PLAIN, 1), (pixel_sac.PLAIN, 3), (pixel_sac.RECORD, 2)])
+def test_sac_that_sees(spec, frames):
+    sac = SAC(dataclasses.replace(pixel_sac.SMALL, normalize_obs=True), spec, frames, seed=0)
+    for batch in itertools.islice(pixel_sac.batches(spec, frames=frames), 3):
+        sac.update(batch)
     assert_exported_acts_alike(shaken(sac.policy), spec, frames)
 
 
