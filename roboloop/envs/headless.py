@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import weakref
 from typing import Any
 
 from roboloop.core.errors import ConfigError
@@ -57,6 +58,8 @@ class Camera:
                 f"pictures cannot be drawn here (MUJOCO_GL: {backend}): {error}; install libegl1 and set "
                 "MUJOCO_GL=egl, or libosmesa6 and MUJOCO_GL=osmesa"
             ) from error
+        # also at the interpreter's end, while the drawing library still lives
+        self._release = weakref.finalize(self, self._renderer.close)
 
     def look(self, data: Any) -> Any:
         """Return what the camera sees of a MuJoCo state."""
@@ -65,4 +68,4 @@ class Camera:
 
     def close(self) -> None:
         """Release the renderer."""
-        self._renderer.close()
+        self._release()

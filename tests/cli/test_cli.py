@@ -196,6 +196,17 @@ def test_scripted_experts_are_policies():
     assert "success 100%" in done.stdout, done.stderr
 
 
+def test_an_expert_has_a_name_where_there_are_several_and_the_environment_its_keys():
+    done = roboloop("eval", "--expert", "soft/seam-3:random", "--episodes", 1, "--env.observe=pixels")
+    assert done.returncode == 0, done.stderr
+    assert "over 1 episodes" in done.stdout
+    refused = roboloop("eval", "--expert", "soft/rope-straighten:end", "--episodes", 1)
+    assert refused.returncode == 2
+    assert "did you mean 'ends'?" in refused.stderr
+    loose = roboloop("eval", "--expert", "soft/seam-3", "--env.observe", "pixels")
+    assert "--expert takes no run, got pixels (config keys: --env.KEY=VALUE)" in loose.stderr
+
+
 DIRECTORY = Path(__file__).parents[2] / "benchmarks"
 BENCHMARKS = [p.stem.replace("_", "-") for p in DIRECTORY.glob("[!_]*.py")]
 

@@ -97,6 +97,22 @@ def test_every_candidate_catches_something(task: str, observe: str) -> None:
     assert np.abs(obs["picks"]).max() <= 1
 
 
+def test_candidates_stay_on_the_table_and_valid_where_the_sheet_hangs_over_its_edge() -> None:
+    env = soft("cloth-spread", pool=4)
+    env.reset(0)
+    points_m = CLOTH.flat_m + np.array([0.15, 0.0, 0.0])  # seven centimetres beyond
+    picks = env.world._picks.candidates(points_m, np.random.default_rng(0))
+    assert picks.shape == (81, 2)
+    assert np.abs(picks).max() <= 1
+    assert all(env.world._picks.caught(points_m, pick)[0] >= 0 for pick in picks)
+
+
+def test_two_hands_are_given_two_places() -> None:
+    env = soft("cloth-two-hand", pool=4)
+    picks = env.reset(0)["picks"]
+    assert (picks[:, :2] != picks[:, 2:]).any(axis=1).all()
+
+
 def test_a_held_particle_goes_where_it_is_carried_however_short_the_way() -> None:
     for flex in (ROPE, CLOTH):
         for way_m in (-0.02, 0.01, 0.1):
@@ -165,12 +181,15 @@ def test_a_pick_beside_the_object_is_a_counted_step_that_changes_nothing() -> No
     assert env.step(np.array([0.99, 0.99, 1.0, 1.0, 1.0]))[3]
 
 
-def test_two_hands_on_one_particle_are_one_hand_and_a_miss() -> None:
+def test_two_hands_at_one_place_hold_two_particles_and_where_there_is_only_one_the_second_misses() -> None:
     env = soft("cloth-two-hand", start="fixed")
     env.reset(0)
-    pick = physics_of(env).points_m[40, :2] / CLOTH.half_m
-    info = env.step(np.concatenate([pick, pick, np.full(6, 0.3)]))[4]
-    assert info["missed_picks"] == 1
+    pick = np.tile(CLOTH.flat_m[40, :2] / CLOTH.half_m, 2)
+    assert env.world._picks.caught(CLOTH.flat_m, pick) == [40, -1]  # the next one is 3 cm away
+    tight_m = CLOTH.flat_m * np.array([0.5, 0.5, 1.0])
+    first, second = env.world._picks.caught(tight_m, pick)
+    assert first == 40
+    assert second in (31, 39, 41, 49)
 
 
 def test_of_two_particles_at_one_place_the_upper_one_is_caught() -> None:
@@ -207,13 +226,13 @@ def test_the_reward_is_of_the_state_after_the_action() -> None:
         assert reward == env.world._judge.score(physics_of(env).points_m)
 
 
-def test_raw_rewards_add_up_to_the_normalised_performance() -> None:
+def test_raw_rewards_add_up_to_the_normalised_performance_in_percent() -> None:
     env = soft("cloth-spread", pool=4, pick="given", horizon=6)
     env.reset(1)
     first = env.world._judge.score(physics_of(env).points_m)
     steps = [env.step(np.array([0.6, -0.6, 0.2])) for _ in range(6)]
     performance = (steps[-1][1] - first) / (1.0 - first)
-    assert sum(step[4]["raw_reward"] for step in steps) == pytest.approx(performance)
+    assert sum(step[4]["raw_reward"] for step in steps) == pytest.approx(100 * performance)
     assert steps[-1][4]["performance"] == pytest.approx(performance)
 
 
@@ -305,13 +324,13 @@ def test_pulling_corners_to_their_places_spreads_a_cloth_and_chance_does_not() -
 def test_every_scripted_hand_hits_the_object(task: str, name: str, observe: str) -> None:
     env, policy, rng = soft(task, observe, pool=4), scripted_policy(task, name), np.random.default_rng(0)
     obs = env.reset(0)
-    if task == "cloth-corner" and observe == "pixels" and name != "random":
-        with pytest.raises(ConfigError, match="corners cannot be told in a picture"):
+    if task in ("cloth-corner", "cloth-fold") and observe == "pixels" and name != "random":
+        with pytest.raises(ConfigError, match="cannot be told in a picture"):
             policy.act(obs[None], np.zeros((1, 0)), False, rng)
         return
     for _ in range(3):
         obs, _, _, _, info = env.step(policy.act(obs[None], np.zeros((1, 0)), False, rng).action[0])
-    assert info["missed_picks"] == 0
+    assert info["missed_picks"] <= (task == "cloth-two-hand")  # two pixels may mean one particle
 
 
 def test_scripted_hands_are_found_by_name() -> None:

@@ -1,8 +1,9 @@
 """Hands that were written and not learned: from what is seen alone, for tasks whose picks are chosen.
 
 ``place`` knows where a sheet's corners belong and brings the worst one there; ``outward`` pulls the corner nearest to
-the table's middle straight away from it; ``line`` puts the bead of a rope that is farthest from its place there;
-``random`` holds the object anywhere and moves it anywhere.
+the table's middle straight away from it; ``line`` puts the bead of a rope that is farthest from its place there,
+``ends`` does so with its ends only; ``fold`` lays a side's corners over their counterparts; ``random`` holds the object
+anywhere and moves it anywhere.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def _places_m(task: SoftTask, record: Array) -> Array:
     half_m = task.flex.half_m
     if _has(record, "vector"):
         return record["vector"].reshape(-1, 3)[:, :2].astype(np.float64) * half_m
-    return record["picks"].astype(np.float64) * half_m
+    return record["picks"].astype(np.float64).reshape(-1, 2) * half_m  # pairs of two hands apart
 
 
 def _corners_m(task: SoftTask, record: Array) -> Array:
@@ -56,31 +57,41 @@ def _corners_m(task: SoftTask, record: Array) -> Array:
     return outermost
 
 
-def _pull(task: SoftTask, corners_m: Array, corner: int, way_m: Array) -> Array:
-    """Return the action that holds a corner and moves it along a way."""
-    pick = 2.0 * np.eye(4)[corner] - 1.0 if task.pick == CORNER else corners_m[corner] / task.flex.half_m
-    return np.concatenate([pick, _move(task, way_m)])
+def _pull(task: SoftTask, corners_m: Array, chosen: Array, ways_m: Array) -> Array:
+    """Return the action that holds corners, one with each hand, and moves them along their ways."""
+    picks = 2.0 * np.eye(4)[chosen] - 1.0 if task.pick == CORNER else corners_m[chosen] / task.flex.half_m
+    return np.concatenate([*picks, *(_move(task, way_m) for way_m in ways_m[chosen])])
 
 
 def _place(task: SoftTask, record: Array, rng: np.random.Generator) -> Array:
-    """Bring the corner that is farthest from its place in the spread sheet there."""
+    """Bring the corner that is farthest from its place in the spread sheet there, or two of them with two hands."""
     corners_m = _corners_m(task, record)
     goals_m = task.flex.flat_m[list(corner_numbers(task.flex.rows)), :2]
     if task.rewards[0] == "coverage":  # then a sheet may as well lie turned by quarters, or on its other side
         turns = [np.roll(order, k, axis=0) for order in (goals_m, goals_m[::-1]) for k in range(4)]
         goals_m = min(turns, key=lambda goal: float(np.square(goal - corners_m).sum()))
     ways_m = goals_m - corners_m
-    worst = int(np.argmax(np.linalg.norm(ways_m, axis=1)))
-    return _pull(task, corners_m, worst, ways_m[worst])
+    return _pull(task, corners_m, np.argsort(-np.linalg.norm(ways_m, axis=1))[: task.hands], ways_m)
 
 
 def _outward(task: SoftTask, record: Array, rng: np.random.Generator) -> Array:
     """Pull the corner nearest to the table's middle straight away from it, as far as a flat sheet's corner is."""
     corners_m = _corners_m(task, record)
-    gap_m = np.linalg.norm(corners_m, axis=1)
-    inmost = int(gap_m.argmin())
-    left_m = task.flex.length_m / np.sqrt(2.0) - gap_m[inmost]
-    return _pull(task, corners_m, inmost, corners_m[inmost] * (left_m / max(gap_m[inmost], 1e-6)))
+    gap_m = np.maximum(np.linalg.norm(corners_m, axis=1), 1e-6)
+    ways_m = corners_m * (task.flex.length_m / np.sqrt(2.0) / gap_m - 1.0)[:, None]
+    return _pull(task, corners_m, np.argsort(gap_m)[: task.hands], ways_m)
+
+
+def _fold(task: SoftTask, record: Array, rng: np.random.Generator) -> Array:
+    """Lay that corner of the moving side which is farther from its counterpart over it."""
+    if not _has(record, "vector"):
+        raise ConfigError("sides cannot be told in a picture: 'fold' needs env.observe: state")
+    corners_m = _corners_m(task, record)
+    ways_m = corners_m[[1, 2]] - corners_m[[0, 3]]
+    worst = int(np.argmax(np.linalg.norm(ways_m, axis=1)))
+    action = _pull(task, corners_m, np.array([(0, 3)[worst]]), np.repeat(ways_m[[worst]], 4, axis=0))
+    action[-1] = 1.0  # as high as it goes, so that the sheet below stays
+    return action
 
 
 def _line(task: SoftTask, record: Array, rng: np.random.Generator) -> Array:
@@ -94,19 +105,38 @@ def _line(task: SoftTask, record: Array, rng: np.random.Generator) -> Array:
     return np.concatenate([places_m[worst] / task.flex.half_m, _move(task, ways_m[worst])])
 
 
+def _ends(task: SoftTask, record: Array, rng: np.random.Generator) -> Array:
+    """Pull the end of a rope, or the leftmost or rightmost that is seen of it, that is farther from its place there."""
+    places_m = _places_m(task, record)
+    ends_m = places_m[[0, -1]] if _has(record, "vector") else places_m
+    ends_m = ends_m[[ends_m[:, 0].argmin(), ends_m[:, 0].argmax()]]
+    ways_m = task.flex.flat_m[[0, -1], :2] - ends_m
+    worst = int(np.argmax(np.linalg.norm(ways_m, axis=1)))
+    return np.concatenate([ends_m[worst] / task.flex.half_m, _move(task, ways_m[worst])])
+
+
 def _random(task: SoftTask, record: Array, rng: np.random.Generator) -> Array:
     """Hold the object anywhere and move it anywhere."""
     picks = record["picks"]
     return np.concatenate([picks[rng.integers(len(picks))], rng.uniform(-1.0, 1.0, task.move_dim)])
 
 
-EXPERTS: dict[str, Expert] = {"place": _place, "outward": _outward, "line": _line, RANDOM: _random}
+EXPERTS: dict[str, Expert] = {
+    "place": _place,
+    "outward": _outward,
+    "fold": _fold,
+    "line": _line,
+    "ends": _ends,
+    RANDOM: _random,
+}
 SHEET_EXPERTS = ("place", "outward", RANDOM)
 KNOWN = {
-    "rope-straighten": ("line", RANDOM),
+    "rope-straighten": ("line", "ends", RANDOM),
     "cloth-corner": SHEET_EXPERTS,
     "cloth-spread": SHEET_EXPERTS,
+    "cloth-two-hand": SHEET_EXPERTS,
     "cloth-goal": SHEET_EXPERTS,
+    "cloth-fold": ("fold", RANDOM),
 }
 """Task -> its experts, the best first; all others have the random one only."""
 

@@ -35,7 +35,7 @@ def _windows(low: Array, high: Array, size: int) -> Array:
     first = np.clip(np.ceil(low - 0.5), 0, size).astype(np.int64)
     last = np.clip(np.floor(high - 0.5), -1, size - 1).astype(np.int64)
     columns, rows = np.maximum((last - first).max(axis=0) + 1, 1)
-    offset = np.stack(np.meshgrid(np.arange(columns), np.arange(rows), indexing="ij"), axis=-1).reshape(-1, 2)
+    offset = np.stack(np.divmod(np.arange(columns * rows), rows), axis=-1)
     cells: Array = first[:, None] + offset
     return cells
 

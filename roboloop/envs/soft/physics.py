@@ -70,6 +70,11 @@ class Physics:
         displacement[self._order] = (points_m - self._rest_m).ravel()
         self.put(displacement)
 
+    def update_places(self) -> None:
+        """Make MuJoCo's own places follow the state, for pictures; dynamics is left out."""
+        for update in (mujoco.mj_kinematics, mujoco.mj_comPos, mujoco.mj_camlight, mujoco.mj_flex):
+            update(self.model, self.data)
+
     @property
     def strain(self) -> float:
         """Of the worst edge."""

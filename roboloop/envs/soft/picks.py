@@ -13,7 +13,7 @@ NUM_DRAWN = 96
 """Candidates that are drawn, of pixels or of pairs."""
 SAME_M = 0.005
 """Of particles about equally near to a pick the topmost is caught."""
-CORNERS = 2.0 * np.eye(4) - 1.0
+CORNERS: Array = 2.0 * np.eye(4) - 1.0
 
 
 class Picks:
@@ -34,19 +34,25 @@ class Picks:
             return CORNERS
         if self._task.hands == 1 and not self._sees_pixels:
             return self._places(points_m)
-        places = self._places(points_m)
-        shape = (NUM_DRAWN, self._task.hands)
-        return places[rng.integers(len(places), size=shape)].reshape(NUM_DRAWN, -1)
+        return self._drawn(self._places(points_m), NUM_DRAWN, rng)
 
     def draw(self, points_m: Array, rng: np.random.Generator) -> Array:
         """Return one pick ``[P]``, all being equally likely."""
         places = CORNERS if self._task.pick == CORNER else self._places(points_m)
-        return places[rng.integers(len(places), size=self._task.hands)].ravel()
+        return self._drawn(places, 1, rng).ravel()
+
+    def _drawn(self, places: Array, count: int, rng: np.random.Generator) -> Array:
+        """Return picks ``[count, P]``; two hands are given two places."""
+        first = rng.integers(len(places), size=count)
+        if self._task.hands == 1:
+            return places[first]
+        second = (first + rng.integers(1, max(2, len(places)), size=count)) % len(places)
+        return np.concatenate([places[first], places[second]], axis=1)
 
     def _places(self, points_m: Array) -> Array:
         """Return all places ``[M, 2]`` where one hand can hold: particles, or pixels of the object."""
         if not self._sees_pixels:
-            return np.clip(points_m[:, :2] / self._flex.half_m, -1.0, 1.0)
+            return _on_table(points_m[:, :2] / self._flex.half_m)
         units = self.view.units_of(points_m)
         pixels = np.argwhere(self.visible(units))
         if not len(pixels):  # all of it is out of sight: the nearest there is
@@ -68,15 +74,28 @@ class Picks:
             half_m, seen = self.view.half_m, self.view.units_of(points_m)
         else:
             half_m, seen = self._flex.half_m, points_m[:, :2] / self._flex.half_m
-        found = [self._nearest(points_m, half_m * (seen - at)) for at in pick.reshape(self._task.hands, 2)]
-        if len(found) == 2 and found[0] == found[1]:
-            found[1] = -1  # it is in the other hand
+        found: list[int] = []
+        for at in pick.reshape(self._task.hands, 2):
+            gap_m = half_m * (seen - at)
+            distance_m = np.hypot(gap_m[:, 0], gap_m[:, 1])
+            distance_m[[particle for particle in found if particle >= 0]] = np.inf  # it is in the other hand
+            found.append(self._nearest(points_m, distance_m))
         return found
 
-    def _nearest(self, points_m: Array, gap_m: Array) -> int:
-        distance_m = np.hypot(gap_m[:, 0], gap_m[:, 1])
+    def _nearest(self, points_m: Array, distance_m: Array) -> int:
         least_m = float(distance_m.min())
         if least_m > self._flex.snap_m:
             return -1
         height_m = np.where(distance_m <= least_m + SAME_M, points_m[:, 2], -np.inf)
         return int(height_m.argmax())
+
+
+def _on_table(units: Array) -> Array:
+    """Return places ``[N, 2]``, those beyond the table's edge replaced by the nearest that are not."""
+    is_on = (np.abs(units) <= 1.0).all(axis=1)
+    if is_on.all() or not is_on.any():
+        return np.clip(units, -1.0, 1.0)
+    gap = np.square(units[~is_on, None] - units[None, is_on]).sum(axis=-1)
+    out: Array = units.copy()
+    out[~is_on] = units[is_on][gap.argmin(axis=1)]
+    return out

@@ -9,8 +9,8 @@ import numpy as np
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
 from roboloop.core.types import Array, State
 from roboloop.envs.env import FLOAT, EpisodeEnv, Info, Outcome
+from roboloop.envs.headless import Camera
 from roboloop.envs.soft import starts
-from roboloop.envs.soft.camera import Camera
 from roboloop.envs.soft.config import CHOSEN, SoftConfig
 from roboloop.envs.soft.physics import Physics
 from roboloop.envs.soft.picks import Picks
@@ -100,7 +100,7 @@ class SoftWorld:
         if not self.obs_dtype.names:
             return parts["vector"]
         if self._sees_pixels:
-            parts["image"] = self._camera(self._size).picture(self._physics.data).transpose(2, 0, 1)
+            parts["image"] = self.picture(self._size)
         if self._is_chosen:
             parts["picks"] = self._picks.candidates(points_m, self._rng)
         record: Array = np.zeros((), self.obs_dtype)
@@ -126,20 +126,24 @@ class SoftWorld:
         reward = self._judge.score(points_m)
         self._performance = (reward - self._first) / max(self._judge.best - self._first, LEAST_GAIN)
         success = float(self._performance >= SUCCESS)
-        return Outcome(self._look(points_m), reward, False, False, success, self._performance - before)
+        gain_percent = 100.0 * (self._performance - before)  # they add up to the performance at the end
+        return Outcome(self._look(points_m), reward, False, False, success, gain_percent)
 
     def facts(self) -> Info:
         """Return what is known of the episode beside its rewards."""
         return {"performance": self._performance, "missed_picks": self._missed}
 
-    def _camera(self, size: int) -> Camera:
+    def picture(self, size: int) -> Array:
+        """Return what the camera sees now, ``[3, size, size]``."""
         if size not in self._cameras:
-            self._cameras[size] = Camera(self._physics.model, size)
-        return self._cameras[size]
+            self._cameras[size] = Camera(self._physics.model, (size, size), 0)
+        self._physics.update_places()
+        picture: Array = self._cameras[size].look(self._physics.data)
+        return picture
 
     def render(self) -> Array:
-        """Return a picture from above."""
-        return self._camera(RENDER_SIZE).picture(self._physics.data).copy()
+        """Return a picture from above, ``[H, W, 3]``."""
+        return np.ascontiguousarray(self.picture(RENDER_SIZE).transpose(1, 2, 0))
 
     def get_state(self) -> State:
         """Return the seed, which says how the episode began, where particles are, and what is drawn next."""
