@@ -12,6 +12,7 @@ from roboloop.core.errors import UserError
 from roboloop.core.options import Options
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
+from roboloop.envs.headless import Camera, prefer_egl
 
 _PROBES = {
     "metaworld": "metaworld/reach-v3",
@@ -21,6 +22,8 @@ _PROBES = {
 }
 
 STEPS = 100
+_SCENE = """<mujoco><worldbody><light pos="0 0 2"/><geom type="plane" size="1 1 .1"/><geom type="capsule" size=".1 .3"/>
+</worldbody></mujoco>"""
 
 
 def doctor(args: list[str]) -> int:
@@ -34,6 +37,7 @@ def doctor(args: list[str]) -> int:
         except metadata.PackageNotFoundError:
             print(f"{package} is not installed")
     sound = {suite: _probe(suite, env_id) for suite, env_id in _PROBES.items()}
+    print(f"pixels: {_pixels()}")
     return 0 if sound["metaworld"] else 2
 
 
@@ -63,3 +67,26 @@ def _probe(suite: str, env_id: str) -> bool:
     env.close()
     print(f"{suite}: {steps_per_s:.0f} steps/s, {picture}")
     return True
+
+
+def _pixels() -> str:
+    """Say which backend draws the small pictures that policies see, and how fast."""
+    prefer_egl()
+    try:
+        import mujoco
+
+        model = mujoco.MjModel.from_xml_string(_SCENE)
+        camera = Camera(model, (64, 64), camera=-1)
+    except ModuleNotFoundError:
+        return "mujoco is not installed"
+    except UserError as error:
+        return str(error)
+    data = mujoco.MjData(model)
+    mujoco.mj_forward(model, data)
+    camera.look(data)
+    start_s = time.perf_counter()
+    for _ in range(STEPS):
+        camera.look(data)
+    frames_per_s = STEPS / (time.perf_counter() - start_s)
+    camera.close()
+    return f"{os.environ.get('MUJOCO_GL', 'the default backend')} draws {frames_per_s:.0f} frames of 64x64 a second"

@@ -222,6 +222,7 @@ def test_envs_and_doctor_and_bench_answer():
     done = roboloop("doctor")
     assert done.returncode == 0, done.stderr
     assert "steps/s" in done.stdout
+    assert "frames of 64x64 a second" in done.stdout
 
 
 @pytest.mark.parametrize(
