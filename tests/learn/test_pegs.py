@@ -47,3 +47,9 @@ def test_choosing_the_best_pick_solves_what_placing_at_random_picks_does_not(in_
 
 def test_corners_are_picked_by_number():
     assert learned("tiny/pegs-corner", 1000, pick="mvp")[1].success >= 0.8
+
+
+@pytest.mark.parametrize("kind", ["joint", "autoregressive"])
+def test_actors_that_pick_by_themselves_do_better_than_chance(kind):
+    at_random, own = learned("tiny/pegs-corner", 500, pick=kind)
+    assert own.return_low > at_random.return_high
