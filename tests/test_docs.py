@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = ["data-flow.md", "algorithms/pixel-sac.md"]
+PAGES = ["data-flow.md", "algorithms/pixel-sac.md", "algorithms/pick-and-place.md"]
 NAMED = re.compile(r"`((?:\w+/)+\w+\.py): ([\w.]+)`")
 FILE = re.compile(r"`((?:\w+/)+\w+\.py)`")
 

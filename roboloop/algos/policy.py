@@ -13,6 +13,7 @@ from roboloop.core.blueprint import WithoutWeights, kind_of
 from roboloop.core.errors import ConfigError
 from roboloop.core.state import spec_from_data, spec_to_data
 from roboloop.core.types import Array, Decision, EnvSpec, State
+from roboloop.nets.actors import PLAIN, ActorKind, ActorSpec, Whole
 from roboloop.nets.flat import Layout, Views, clone, prefixed, restore, under
 from roboloop.nets.grouped import places_by_group
 from roboloop.nets.heads import LOG_STD_MAX, LOG_STD_MIN
@@ -107,17 +108,42 @@ def net_of(weights: Views) -> NetSpec:
     return SoftSpec.of(weights) if "task.weight" in weights else MLPSpec.of(weights)
 
 
+def actor_of(weights: Views, kind: ActorKind, action_dim: int) -> ActorSpec:
+    """Return the actor that weights belong to."""
+    if not kind.in_turn:
+        return ActorSpec(kind, action_dim, net_of(weights))
+    return ActorSpec(kind, action_dim, net_of(under("pick", weights)), net_of(under("place", weights)))
+
+
 def sight_of(data: Mapping[str, Any]) -> SightSpec | None:
     """Return how a policy that was written down sees pictures; None where it sees none."""
     return SightSpec.from_data(data["sight"]) if "sight" in data else None
 
 
+def squashed(outputs: Array, explore: bool, rng: np.random.Generator) -> Array:
+    """Return tanh of means, or exploring of draws, for a tanh-Gaussian's outputs ``[B, 2A]``."""
+    action_dim = outputs.shape[1] // 2
+    u = outputs[:, :action_dim]
+    if explore:
+        std = np.exp(bounded(outputs[:, action_dim:], LOG_STD_MIN, LOG_STD_MAX))
+        u = u + std * rng.standard_normal(u.shape, dtype=np.float32)
+    action: Array = np.tanh(u)
+    return action
+
+
 class ActorPolicy:
-    """The tanh-Gaussian actor over weights that a trainer may go on changing; with ``sight`` it looks at pictures."""
+    """SAC's actor over weights that a trainer may go on changing; with ``sight`` it looks at pictures."""
 
     memory_size = 0
 
-    def __init__(self, weights: Views, spec: EnvSpec, norm: Normalizer, sight: SightSpec | None = None) -> None:
+    def __init__(
+        self,
+        weights: Views,
+        spec: EnvSpec,
+        norm: Normalizer,
+        sight: SightSpec | None = None,
+        kind: ActorKind = PLAIN,
+    ) -> None:
         self.weights = weights
         self.norm = norm
         self.sight = Sight(sight, spec, under("conv", weights)) if sight else None
@@ -125,13 +151,16 @@ class ActorPolicy:
         self._spec = spec
         self._scale = ActionScale(spec)
         self._device = next(iter(weights.values())).device
-        self._net_spec = net_of(weights)
+        self._kind, self._actor_spec = kind, actor_of(weights, kind, spec.action_dim)
+        self._net_spec = self._actor_spec.net
         self._layout = Layout({name: tuple(weight.shape) for name, weight in weights.items()})
         self._rows = self._net_spec.groups
-        self._net = self._net_spec.build(weights, None, self._rows, Scratch(self._device))
+        self._actor = self._actor_spec.build(weights, None, self._rows, Scratch(self._device))
 
     def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
-        """Return actions ``[B, A]``; exploring draws from the Gaussian, else tanh(mean)."""
+        """Return actions ``[B, A]``; exploring draws them, else they are the likeliest: of a Gaussian, tanh(mean)."""
+        if not self._kind.is_plain:
+            return Decision(self._scale.to_env(self._drawn(obs, explore, rng)), memory)
         groups = self._net_spec.groups
         if self.sight is not None:
             out = self._forward(self._seen(self.sight, obs))
@@ -139,17 +168,26 @@ class ActorPolicy:
             flat = np.asarray(obs, dtype=np.float32).reshape(len(obs), -1)
             seen = self.norm(flat)
             out = self._outputs(seen) if groups == 1 else self._by_group(seen, flat[:, -groups:].argmax(1))
-        action_dim = self._spec.action_dim
-        u = out[:, :action_dim]
-        if explore:
-            std = np.exp(bounded(out[:, action_dim:], LOG_STD_MIN, LOG_STD_MAX))
-            u = u + std * rng.standard_normal(u.shape, dtype=np.float32)
-        return Decision(self._scale.to_env(np.tanh(u)), memory)
+        return Decision(self._scale.to_env(squashed(out, explore, rng)), memory)
 
     @property
     def routing(self) -> list[Array]:
         """Who feeds whom among soft modules, for the rows last acted on; other networks have none."""
-        return [p.cpu().numpy().copy() for p in self._net.routing] if isinstance(self._net, SoftModules) else []
+        net = self._actor.net if isinstance(self._actor, Whole) else None
+        return [p.cpu().numpy().copy() for p in net.routing] if isinstance(net, SoftModules) else []
+
+    def _drawn(self, obs: Array, explore: bool, rng: np.random.Generator) -> Array:
+        """Return actions of an actor that chooses or picks first, in [-1, 1]."""
+        if self.sight is not None:
+            seen = self._seen(self.sight, obs)
+        else:
+            flat = np.asarray(obs, dtype=np.float32).reshape(len(obs), -1)
+            seen = torch.from_numpy(self.norm(flat)).to(self._device)
+        self._size_for(len(seen))
+        if not explore:
+            return self._actor.likeliest(seen).cpu().numpy()
+        noise = rng.standard_normal((len(seen), self._spec.action_dim), dtype=np.float32)
+        return self._actor.draw(seen, torch.from_numpy(noise).to(self._device)).action.cpu().numpy()
 
     def _seen(self, sight: Sight, obs: Array) -> Tensor:
         """Return rows of the picture's features and the scaled vector."""
@@ -162,12 +200,16 @@ class ActorPolicy:
         return self._forward(x if self._device.type == "cpu" else x.to(self._device))
 
     def _forward(self, x: Tensor) -> Array:
-        rows = len(x)
-        if rows != self._rows:
-            self._net, self._rows = self._net_spec.build(self.weights, None, rows, Scratch(self._device)), rows
-        y = self._net.forward(x)
+        self._size_for(len(x))
+        assert isinstance(self._actor, Whole)
+        y = self._actor.net.forward(x)
         outputs: Array = (y if self._device.type == "cpu" else y.cpu()).numpy()
         return outputs
+
+    def _size_for(self, rows: int) -> None:
+        """Make networks for so many rows, unless they are there."""
+        if rows != self._rows:
+            self._actor, self._rows = self._actor_spec.build(self.weights, None, rows, Scratch(self._device)), rows
 
     def _by_group(self, seen: Array, group: Array) -> Array:
         """Return the outputs of rows of any order, by the head of each one's group."""
@@ -184,10 +226,12 @@ class ActorPolicy:
 
     def state(self) -> State:
         """Return network and normaliser, as copies: all that acting needs."""
-        return {"net": clone(self.weights), "norm": self.norm.state(), **self._sight_data()}
+        return {"net": clone(self.weights), "norm": self.norm.state(), **self._about()}
 
-    def _sight_data(self) -> dict[str, Any]:
-        return {"sight": self.sight.spec.to_data()} if self.sight else {}
+    def _about(self) -> dict[str, Any]:
+        """Return what its weights do not say, if there is anything."""
+        sight = {"sight": self.sight.spec.to_data()} if self.sight else {}
+        return sight | ({} if self._kind.is_plain else {"actor": self._kind.to_data()})
 
     @classmethod
     def from_state(cls, state: State, spec: EnvSpec) -> ActorPolicy:
@@ -195,23 +239,25 @@ class ActorPolicy:
         saved = {name: torch.as_tensor(value) for name, value in state["net"].items()}
         sight = sight_of(state)
         convs = prefixed("conv", sight.conv.shapes()) if sight else {}
-        layout = Layout(net_of(saved).shapes() | convs)
+        kind = ActorKind(**state.get("actor", {}))
+        layout = Layout(actor_of(saved, kind, spec.action_dim).shapes() | convs)
         weights = layout.views(layout.zeros())
         restore(weights, saved, "policy")
-        return cls(weights, spec, normalizer_of(state["norm"]), sight)
+        return cls(weights, spec, normalizer_of(state["norm"]), sight, kind)
 
     def blueprint(self) -> dict[str, Any]:
         """Return what ``from_blueprint`` needs."""
         shapes = {name: list(shape) for name, shape in self._layout.shapes.items()}
         numbers = {"shapes": shapes, "norm_dim": len(self.norm.numbers) // 2}
-        return {"kind": kind_of(self), "spec": spec_to_data(self._spec), **numbers, **self._sight_data()}
+        return {"kind": kind_of(self), "spec": spec_to_data(self._spec), **numbers, **self._about()}
 
     @classmethod
     def from_blueprint(cls, data: dict[str, Any]) -> ActorPolicy:
         """Build the same policy anew, with weights still to be read."""
         layout = Layout({name: tuple(shape) for name, shape in data["shapes"].items()})
         norm = FollowedNorm(data["norm_dim"]) if data["norm_dim"] else Identity()
-        return cls(layout.views(layout.zeros()), spec_from_data(data["spec"]), norm, sight_of(data))
+        kind = ActorKind(**data.get("actor", {}))
+        return cls(layout.views(layout.zeros()), spec_from_data(data["spec"]), norm, sight_of(data), kind)
 
     @property
     def num_weights(self) -> int:

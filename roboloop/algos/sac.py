@@ -24,6 +24,7 @@ from roboloop.algos.temperature import Fixed, Learned, Temperature
 from roboloop.core.errors import ConfigError
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
 from roboloop.core.types import Array, Batch, BatchSpec, EnvSpec, Metrics, State
+from roboloop.nets.actors import PLAIN, ActorKind
 from roboloop.nets.conv import ConvSpec
 from roboloop.nets.flat import Layout, Views, clone, restore, under
 from roboloop.nets.mlp import initialise
@@ -52,6 +53,7 @@ class SAC:
         seed: int,
         device: str = "cpu",
         examples: ExampleTerms = NO_EXAMPLES,
+        actor: ActorKind = PLAIN,
     ) -> None:
         cfg.check()
         refuse_what_only_ppo_takes(spec, SEEN_FIELDS)
@@ -63,7 +65,7 @@ class SAC:
         shift_px = cfg.shift_px if sight and isinstance(cfg, SACConfig) else 0
         self.needs = BatchSpec(cfg.batch_size, cfg.n_step, cfg.gamma, frame_stack, num_tasks, shift_px)
         self._conv = sight.conv if sight else None
-        self._shape = SACShape(cfg, self._fields.vector_dim, spec.action_dim, num_tasks, examples, self._conv)
+        self._shape = SACShape(cfg, self._fields.vector_dim, spec.action_dim, num_tasks, examples, self._conv, actor)
         self._phases, self._names = self._shape.phases, self._shape.metrics
         self._pool = ShardPool(self._shape, self._shape.memory().size, cfg.shards, cfg.processes, device)
         self._mem = self._shape.views(self._pool.memory)
@@ -85,7 +87,7 @@ class SAC:
         obs_dim = self._shape.obs_dim
         self._norm: Normalizer = RunningNorm(obs_dim) if cfg.normalize_obs and obs_dim else Identity()
         weights = self._layouts["actor"].views(self._mem["actor"]) | {f"conv.{name}": w for name, w in convs.items()}
-        self._policy = ActorPolicy(weights, spec, self._norm, sight)
+        self._policy = ActorPolicy(weights, spec, self._norm, sight, actor)
         self.num_updates = 0
         self.progress = 0.0  # nothing here depends on it
 

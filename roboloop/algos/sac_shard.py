@@ -15,9 +15,9 @@ from roboloop.algos.losses import TensorMetrics, actor_loss, actor_loss_gradient
 from roboloop.algos.objectives import NO_EXAMPLES, Bounded, Classifier, ExampleTerms, Objective, SoftBellman
 from roboloop.algos.shards import stretch
 from roboloop.core.config import override, to_dict
+from roboloop.nets.actors import PLAIN, ActorKind, ActorSpec, Whole
 from roboloop.nets.conv import Convolutions, ConvSpec, conv_from_data
 from roboloop.nets.flat import ALIGN, BYTES, Layout, Views, aligned, bytes_of, prefixed, under
-from roboloop.nets.heads import Sample, sample, sample_gradient
 from roboloop.nets.layers import Scratch
 from roboloop.nets.mlp import MLPSpec, NetSpec
 from roboloop.nets.sight import pixel_norm
@@ -38,6 +38,8 @@ class SACShape:
     examples: ExampleTerms = NO_EXAMPLES
     conv: ConvSpec | None = None
     """What reads the picture of an observation that has one."""
+    actor_kind: ActorKind = PLAIN
+    """How actions come about."""
 
     @property
     def features(self) -> int:
@@ -60,9 +62,12 @@ class SACShape:
         return self.rows - self.num_tasks * self.examples.rows
 
     @property
-    def actor_spec(self) -> NetSpec:
-        """Observation to mean and log std."""
-        return self._net(0, 2 * self.action_dim)
+    def actor_spec(self) -> ActorSpec:
+        """Observation to action; the plain one by mean and log std."""
+        kind, action_dim = self.actor_kind, self.action_dim
+        net = self._net(0, kind.head(action_dim).outputs)
+        place = self._net(kind.pick_dim, kind.place_head(action_dim).outputs) if kind.in_turn else None
+        return ActorSpec(kind, action_dim, net, place)
 
     @property
     def critic_spec(self) -> NetSpec:
@@ -106,7 +111,8 @@ class SACShape:
         """Return the shape as plain data."""
         sizes = {"obs_dim": self.obs_dim, "action_dim": self.action_dim, "num_tasks": self.num_tasks}
         conv = asdict(self.conv) if self.conv else None
-        return {"cfg": to_dict(self.cfg), **sizes, "examples": asdict(self.examples), "conv": conv}
+        more = {"examples": asdict(self.examples), "conv": conv, "actor_kind": asdict(self.actor_kind)}
+        return {"cfg": to_dict(self.cfg), **sizes, **more}
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> SACShape:
@@ -114,12 +120,14 @@ class SACShape:
         kinds: dict[str, SACSettings] = {"sac": SACConfig(), "mtsac": MTSACConfig()}
         cfg = override(kinds[data["cfg"]["name"]], data["cfg"])
         conv = conv_from_data(data["conv"]) if data["conv"] else None
-        return cls(**{**data, "cfg": cfg, "examples": ExampleTerms(**data["examples"]), "conv": conv})
+        more = {"examples": ExampleTerms(**data["examples"]), "actor_kind": ActorKind(**data["actor_kind"])}
+        return cls(**{**data, "cfg": cfg, "conv": conv, **more})
 
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of what is said of an update; of soft modules also how evenly they are mixed."""
-        layers = self.actor_spec.layers if isinstance(self.actor_spec, SoftSpec) else 0
+        net = self.actor_spec.net
+        layers = net.layers if isinstance(net, SoftSpec) else 0
         more = (*(f"evenness/layer{i}" for i in range(layers)), *["value_penalty"] * bool(self.examples.penalty))
         return ("critic_loss", "q_mean", "actor_loss", "entropy", *more)
 
@@ -241,7 +249,7 @@ class SACShard:
         if self._convs is not None:
             torch.cat((self._convs.forward(self._blocks), self._vectors), 1, out=self._both_obs)
         # one pass for both states: the actor does not change before its own step
-        self._drawn = drawn = sample(self._actor.forward(self._both_obs), self._both_noise)
+        self._drawn = drawn = self._actor.draw(self._both_obs, self._both_noise)
         torch.cat((next_obs, drawn.action[rows:]), 1, out=self._x_next)
         torch.cat((obs, self._action), 1, out=self._x)
         torch.cat((self._of_actor(obs), self._of_actor(drawn.action[:rows])), 1, out=self._x_fresh)
@@ -268,19 +276,22 @@ class SACShard:
         """Follow the moved critics' gradient into the actions drawn before, and on into the actor."""
         rows = self._shape.actor_rows
         alpha, batch_size = self._alphas(rows), rows * self._cfg.shards
-        drawn = Sample(*map(self._of_actor, self._drawn.first(self._rows)))
+        log_prob = self._of_actor(self._drawn.log_prob[: self._rows])
         q = self._objective.values(self._frozen_critics.forward(self._x_fresh))
         d_q, d_log_prob = actor_loss_gradient(q, alpha, batch_size)
         d_q = self._weighed(self._objective.pulled_back(q, d_q))
         d_action = self._frozen_critics.backward_inputs_from(d_q, self._shape.seen_dim)
         if isinstance(d_log_prob, Tensor):
             d_log_prob = self._weighed(d_log_prob)
-        self._actor.backward(self._among_all(sample_gradient(drawn, d_action, d_log_prob)))
-        self._report(actor_loss(q, drawn.log_prob, alpha, batch_size)[1])
-        if isinstance(self._actor, SoftModules):
-            even = [evenness(p[: self._rows]).sum() * (1.0 / self._cfg.batch_size) for p in self._actor.chances]
+        if self._shape.examples.rows:
+            each = d_log_prob if isinstance(d_log_prob, Tensor) else torch.full_like(log_prob, d_log_prob)
+            d_action, d_log_prob = self._among_all(d_action), self._among_all(each.unsqueeze(1)).squeeze(1)
+        self._actor.backward(d_action, d_log_prob)
+        self._report(actor_loss(q, log_prob, alpha, batch_size)[1])
+        if isinstance(self._actor, Whole) and isinstance(net := self._actor.net, SoftModules):
+            even = [evenness(p[: self._rows]).sum() * (1.0 / self._cfg.batch_size) for p in net.chances]
             self._report({f"evenness/layer{i}": value for i, value in enumerate(even)})
-        self._entropy[:] = drawn.log_prob.view(self._shape.num_tasks, -1).sum(1) * (-1.0 / batch_size)
+        self._entropy[:] = log_prob.view(self._shape.num_tasks, -1).sum(1) * (-1.0 / batch_size)
 
     def actor_step(self) -> None:
         """Move this stretch of the actor by the sum of all shards' gradients."""
@@ -306,9 +317,8 @@ class SACShard:
         return self._by_task(x)[:, num_examples:].flatten(0, 1) if num_examples else x
 
     def _among_all(self, x: Tensor) -> Tensor:
-        """Return the actor's rows in their places among all; examples are zero."""
-        num_examples = self._shape.examples.rows
-        return pad(self._by_task(x), (0, 0, num_examples, 0)).flatten(0, 1) if num_examples else x
+        """Return the actor's rows ``[n, m]`` in their places among all; examples are zero."""
+        return pad(self._by_task(x), (0, 0, self._shape.examples.rows, 0)).flatten(0, 1)
 
     def _alphas(self, rows: int) -> float | Tensor:
         """Return the temperature, or each row's where there are several tasks."""

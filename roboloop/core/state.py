@@ -20,16 +20,17 @@ def split(state: Any, prefix: str = "") -> tuple[dict[str, Array], Any]:
             return {str(k): walk(v, f"{name}.{k}" if name else str(k)) for k, v in node.items()}
         if isinstance(node, (list, tuple)):
             return [walk(v, f"{name}.{i}") for i, v in enumerate(node)]
-        if isinstance(node, np.generic):
+        if isinstance(node, np.generic) and not isinstance(node, np.void):  # one record is an array too
             return node.item()
         if hasattr(node, "shape"):
             # torch tensors are taken as numpy views: core does not import torch
-            array = np.ascontiguousarray(node if isinstance(node, np.ndarray) else node.detach().cpu().numpy())
+            is_numpy = isinstance(node, np.ndarray | np.void)
+            array = np.asarray(node if is_numpy else node.detach().cpu().numpy(), order="C")
             if array.dtype.names is None:
                 tensors[name] = array
                 return {_TENSOR: name}
             # records (observations with named fields) travel as bytes: safetensors knows plain numbers only
-            tensors[name] = array.view(np.uint8).reshape(*array.shape, array.dtype.itemsize)
+            tensors[name] = array[..., None].view(np.uint8)
             return {_TENSOR: name, _DTYPE: dtype_to_data(array.dtype)}
         return node
 

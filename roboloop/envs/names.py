@@ -200,8 +200,10 @@ DOOM = (
 )
 """The single-player scenarios that ViZDoom's wheel ships."""
 TINY_CARTS = ("cart", "weak-cart", "hybrid-cart")
-TINY = ("point", "mirror", "recall", *TINY_CARTS)
-"""Our own: a point to steer, one that moves the other way, a cue to remember, and carts with a gap between them."""
+TINY_PEGS = ("pegs", "pegs-corner", "pegs-seen")
+TINY = ("point", "mirror", "recall", *TINY_CARTS, *TINY_PEGS)
+"""Our own: a point to steer, one that moves the other way, a cue to remember, carts with a gap between them, and pegs
+of which one must be picked and put back."""
 
 ENVPOOL = (
     *(f"metaworld/{task}" for task in MT10),

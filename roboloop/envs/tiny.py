@@ -6,7 +6,7 @@ import numpy as np
 
 from roboloop.core.errors import ConfigError, nearest
 from roboloop.core.types import Array, State
-from roboloop.envs import names, tiny_cart
+from roboloop.envs import names, tiny_cart, tiny_pegs
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import EpisodeEnv, Outcome, Task, World, repeated
 
@@ -111,6 +111,8 @@ def make(task: str, cfg: EnvConfig, evaluation: bool) -> EpisodeEnv:
         raise ConfigError(f"unknown tiny task {task!r}{nearest(task, names.TINY)}")
     if task in names.TINY_CARTS:
         return tiny_cart.make(task, cfg, evaluation)
+    if task in names.TINY_PEGS:
+        return tiny_pegs.make(task, cfg, evaluation)
     world: World
     choices: tuple[int, ...] = ()
     if task == "recall":

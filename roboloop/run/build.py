@@ -10,6 +10,7 @@ from roboloop.algos.config import SACSettings
 from roboloop.algos.dynamics_config import DynamicsConfig
 from roboloop.algos.gail_config import GAILConfig
 from roboloop.algos.guided_config import GuidedSettings, IntentionSettings
+from roboloop.algos.pick_config import PickConfig
 from roboloop.algos.refine_config import RefineConfig
 from roboloop.core.config import to_dict
 from roboloop.core.schedules import InSlack, UpdateRatio, WhenFull
@@ -131,8 +132,6 @@ def build(cfg: Experiment) -> Parts:
 
 
 def _online(cfg: Experiment) -> Parts:
-    from roboloop.algos.policy import UniformPolicy  # torch is loaded only when it is needed
-
     spec = spec_of(cfg)
     stack, num_envs = cfg.env.frame_stack, cfg.env.num_envs
     warmup: PortablePolicy
@@ -149,7 +148,7 @@ def _online(cfg: Experiment) -> Parts:
     else:
         algo = learner = _off_policy(cfg, spec)
         store = Replay(cfg.replay.capacity, spec, num_envs, learner.needs, cfg.seed)
-        warmup = UniformPolicy(spec)
+        warmup = _at_random(cfg, spec)
         shape = Shape(spec, cfg.sample.steps, num_envs, stack, memory_size=algo.policy.memory_size)
     said = plan.describe(cfg, shape)  # refuses what cannot fit before any process is started
     recorder = make_recorder(cfg, shape)
@@ -188,11 +187,23 @@ class OffPolicy(Algorithm, Protocol):
         ...
 
 
+def _at_random(cfg: Experiment, spec: EnvSpec) -> PortablePolicy:
+    """Return who acts before anything is learned."""
+    from roboloop.algos.pick_policy import RandomPicks  # torch is loaded only when it is needed
+    from roboloop.algos.policy import UniformPolicy
+
+    return RandomPicks(spec) if isinstance(cfg.algo, PickConfig) else UniformPolicy(spec)
+
+
 def _off_policy(cfg: Experiment, spec: EnvSpec) -> OffPolicy:
     if isinstance(cfg.algo, GuidedSettings):
         from roboloop.run.guided import make
 
         return make(cfg, cfg.algo, spec)
+    if isinstance(cfg.algo, PickConfig):
+        from roboloop.algos.pick import make_pick
+
+        return make_pick(cfg.algo, spec, cfg.seed, cfg.device)
     from roboloop.algos.sac import SAC
 
     assert isinstance(cfg.algo, SACSettings)
@@ -286,6 +297,10 @@ def policy_of(cfg: Experiment, spec: EnvSpec, state: State) -> PortablePolicy:
         from roboloop.run.guided import policy_of_intentions
 
         return policy_of_intentions(cfg, cfg.algo, spec, state)
+    if isinstance(cfg.algo, PickConfig):
+        from roboloop.algos.pick import policy_of_picks
+
+        return policy_of_picks(cfg.algo, spec, state["algo"])
     made: imitation.ImitationPolicy | ppo.PPOPolicy | policy.ActorPolicy
     if cfg.is_offline:
         made = imitation.ImitationPolicy.from_state(saved, spec)

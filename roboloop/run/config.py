@@ -18,6 +18,7 @@ from roboloop.algos.guided_config import (
     SQILConfig,
     VPACEConfig,
 )
+from roboloop.algos.pick_config import PickConfig
 from roboloop.algos.refine_config import RefineConfig
 from roboloop.core.errors import ConfigError
 from roboloop.data.config import RecordConfig, ReplayConfig
@@ -28,7 +29,7 @@ from roboloop.sample.config import SampleConfig
 AlgoConfig: TypeAlias = (
     SACConfig | MTSACConfig | PPOConfig | DTConfig | BCConfig
     | DACConfig | GAILConfig | LfGPConfig | VPACEConfig | SQILConfig | RCEConfig
-    | DynamicsConfig | RefineConfig
+    | DynamicsConfig | RefineConfig | PickConfig
 )  # fmt: skip
 
 
@@ -153,19 +154,21 @@ class Experiment:
         self._check_evaluation()
         self._check_offline()
         self._check_real_time()
-        if isinstance(self.algo, SACSettings | GuidedSettings):
+        if isinstance(self.algo, SACSettings | GuidedSettings | PickConfig):
             self.replay.check(self.env.num_envs, self.algo.batch_size)
         if isinstance(self.algo, GuidedSettings | GAILConfig | DynamicsConfig | RefineConfig):
             self._check_single_observations()
         if isinstance(self.algo, GuidedSettings):
             self._check_guided(self.algo)
+        if isinstance(self.algo, PickConfig):
+            self._check_picks(self.algo)
         if self.on_policy is not None:
             self._check_on_policy(self.on_policy)
 
     @property
     def has_replay(self) -> bool:
         """Whether experience is kept and learned from many times."""
-        return isinstance(self.algo, SACSettings | GuidedSettings)
+        return isinstance(self.algo, SACSettings | GuidedSettings | PickConfig)
 
     @property
     def on_policy(self) -> PPOConfig | None:
@@ -187,6 +190,12 @@ class Experiment:
             raise ConfigError(
                 f"with sample.free_running each group needs every task: {in_group} envs are no multiple of {num_tasks}"
             )
+
+    def _check_picks(self, algo: PickConfig) -> None:
+        if registry.task_set(self.env.id):
+            raise ConfigError(f"{algo.name} learns one task: {self.env.id} is a set")
+        if self.env.frame_stack != 1:
+            raise ConfigError(f"{algo.name} waits until nothing moves: leave env.frame_stack at 1")
 
     def _check_single_observations(self) -> None:
         does = "begins with a policy of" if isinstance(self.algo, RefineConfig) else "compares"

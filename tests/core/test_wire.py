@@ -115,3 +115,13 @@ def test_a_child_dies_with_its_parent_even_while_it_hangs():
             break
         time.sleep(0.02)
     assert time.monotonic() < deadline_s
+
+
+def test_a_single_record_keeps_its_fields_and_its_shape():
+    records = np.zeros(4, RECORD)
+    records["vector"] = np.arange(16).reshape(4, 4)
+    for record in (records[1], np.array(records[1]), records[1:3]):
+        again = decode(encode({"last_obs": record}))["last_obs"]
+        assert again.dtype == RECORD
+        assert again.shape == np.shape(record)
+        assert again.tobytes() == record.tobytes()
