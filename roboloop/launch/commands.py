@@ -36,6 +36,9 @@ def sweep(args: list[str]) -> int:
     source = args[0] if args and not args[0].startswith("-") else None
     known, flags = options.parse_known_args(args[1:] if source else args)
     wanted = _sweep(source, known, aliases(flags), options)
+    for name in ("retries", "fail_fast", "timeout_s", "memory_mb", "silent_s"):
+        if getattr(known, name) < 0:
+            raise ConfigError(f"--{name.replace('_', '-')} must not be negative: {getattr(known, name)}")
     rules = Rules(known.retries, known.fail_fast, known.timeout_s, known.memory_mb, known.silent_s)
     if known.search:
         from roboloop.launch.search import check_space, search
@@ -149,7 +152,7 @@ def tail(args: list[str]) -> int:
 def _sweep_options() -> Options:
     options = Options(prog="roboloop sweep", allow_abbrev=False)
     add = options.add_argument
-    options.usage = "roboloop sweep FILE|RECIPE [--axis KEY VALUE...]... [--seeds S...] [options] [--config.key VALUE]"
+    options.usage = "roboloop sweep FILE|RECIPE [--axis KEY VALUE...]... [--seeds S...] [options] [--KEY VALUE]..."
     options.epilog = "All other flags are config keys, as roboloop train has them; they hold for every variant."
     add("--config", type=Path, help="a config file as the base")
     add("--name", help="of the sweep: runs are in RUNS_DIR/NAME/VARIANT/TASK/SEED")

@@ -30,7 +30,7 @@ from roboloop.core.files import read_json, replace_atomic
 from roboloop.launch.slots import Slot, pinned
 from roboloop.launch.sweep import Planned
 from roboloop.run.rundir import RunDir
-from roboloop.track.read import RunInfo, process_alive, read_run
+from roboloop.track.read import RunInfo, boot_id, process_alive, read_run
 
 FOLDER = "launch"
 _ROBOLOOP = (sys.executable, "-m", "roboloop.cli")
@@ -72,17 +72,18 @@ class Job:
 
     @property
     def pid(self) -> int | None:
-        """The process of the run, if it is known and lives."""
+        """The process of the run, if it is known and lives on this machine."""
         info, noted = self.info(), self.facts().get("pid")
         if info is not None and info.state == "running":  # its own word is the newest
             with contextlib.suppress(DataError, KeyError, ValueError, TypeError):
-                return int(read_json(self.path / "status.json")["pid"])
-        return noted if isinstance(noted, int) and process_alive(noted) and self._locked() else None
+                status = read_json(self.path / "status.json")
+                return int(status["pid"]) if status["boot_id"] == boot_id() else None
+        return noted if isinstance(noted, int) and process_alive(noted) and self.is_locked() else None
 
     def is_live(self) -> bool:
         """Say whether a process works on the run, or is about to; for the launcher alone, since it tries the lock."""
         info = self.info()
-        return self._locked() or (info is not None and info.state == "running")
+        return self.is_locked() or (info is not None and info.state == "running")
 
     def is_done(self) -> bool:
         """Say whether nothing is left to do: the run says so, and its process ended well as far as that was seen."""
@@ -182,7 +183,7 @@ class Job:
         except DataError:
             return 0
 
-    def _locked(self) -> bool:
+    def is_locked(self) -> bool:
         """Say whether a started process lives: it holds the lock that it was born with."""
         try:
             with open(self.folder / "lock") as lock:

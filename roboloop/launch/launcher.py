@@ -138,8 +138,7 @@ class Launcher:
                     self._judge(active)
                 halting = bool(stop) or self._hopeless
                 if halting:
-                    for active in self._active:
-                        self._end(active, "stopped")
+                    self._end_all()
                 else:
                     self._hear_wishes()
                     self._fill()
@@ -283,6 +282,14 @@ class Launcher:
         """Ask a run to save and end, once."""
         if not active.ending and active.job.send(signal.SIGTERM):
             active.ending, active.ending_s = why, time.monotonic()
+
+    def _end_all(self) -> None:
+        """Ask all runs to save and end; one that somebody started on another machine is left to them."""
+        for active in list(self._active):
+            self._end(active, "stopped")
+            if not active.ending and active.process is None and not active.job.is_locked():
+                self._active.remove(active)
+                self.say(f"left     {active.job}: it runs on another machine")
 
     def _free_slots(self) -> list[Slot]:
         taken = [active.slot for active in self._active]

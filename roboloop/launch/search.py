@@ -44,8 +44,10 @@ _RANGE = ("low", "high", "log", "step")
 class Trials:
     """The supply of a search: asks for settings when there is room for them, tells how they did."""
 
-    def __init__(self, sweep: Sweep, study: optuna.Study, trials: int, tell: Callable[[], None]) -> None:
-        self.sweep, self._study, self._wanted, self._tell = sweep, study, trials, tell
+    def __init__(
+        self, sweep: Sweep, study: optuna.Study, trials: int, args: Sequence[str], say: Callable[[str], None]
+    ) -> None:
+        self.sweep, self._study, self._wanted, self._args, self._say = sweep, study, trials, args, say
         self._distributions = distributions(sweep)
         self._numbers: dict[Path, int] = {}
         """The trial of each run."""
@@ -54,8 +56,9 @@ class Trials:
         self._waiting: deque[Job] = deque()
         self._looked_s: dict[Path, float] = {}
         self._seen: dict[Path, int] = {}
-        self.runs: list[Planned] = []
+        self._runs: list[Planned] = []
         """Of all trials so far."""
+        plan.write(sweep.directory, [], ["sweep", *args])
 
     def resume(self) -> list[Job]:
         """Take up the trials of a search that was interrupted; return the runs that still run."""
@@ -76,7 +79,7 @@ class Trials:
 
     def next(self) -> Job | None:
         """Return the next seed of a trial, or the first of a new one."""
-        if not self._waiting and len(self._study.get_trials(deepcopy=False)) < self._wanted:
+        while not self._waiting and len(self._study.get_trials(deepcopy=False)) < self._wanted:
             self._study.sampler = sampler(self.sweep, len(self._study.get_trials(deepcopy=False)))
             trial = self._study.ask(self._distributions)
             self._waiting += self._jobs(trial.number, trial.params)
@@ -124,15 +127,23 @@ class Trials:
         self._study.tell(trial.number, state=states.PRUNED if state == "pruned" else states.FAIL)
 
     def _jobs(self, number: int, params: Mapping[str, Any]) -> list[Job]:
-        """Return the runs of a trial, and write down that there are such."""
+        """Return the runs of a trial, and write down that there are such; settings that contradict each other fail."""
         settings = {key: json.loads(value) if key in self.sweep.axes else value for key, value in params.items()}
-        first = planned(self.sweep, settings, self.sweep.seeds[0], f"trial-{number:04}")
+        try:
+            first = planned(self.sweep, settings, self.sweep.seeds[0], f"trial-{number:04}")
+        except ConfigError as error:
+            import optuna
+
+            if not self._study.get_trials(deepcopy=False)[number].state.is_finished():
+                self._say(f"failed   {error}")
+                self._study.tell(number, state=optuna.trial.TrialState.FAIL)
+            return []
         runs = [of_seed(first, seed) for seed in self.sweep.seeds]
         for run in runs:
             check_existing(run)
             self._numbers[run.path] = number
-        self.runs += runs
-        self._tell()
+        self._runs += runs
+        plan.write(self.sweep.directory, self._runs, ["sweep", *self._args])
         return [Job(run.path, run) for run in runs]
 
     def _trial(self, job: Job) -> optuna.Trial:
@@ -147,7 +158,7 @@ def search(
 ) -> int:
     """Search, or go on with a search."""
     study = open_study(sweep)
-    supply = Trials(sweep, study, trials, lambda: plan.write(sweep.directory, supply.runs, ["sweep", *args]))
+    supply = Trials(sweep, study, trials, args, say)
     live = supply.resume()
     before = Counter(_STATES[t.state.name] for t in study.get_trials(deepcopy=False) if t.state.is_finished())
     if before.total():

@@ -105,6 +105,20 @@ def test_a_killed_search_goes_on_with_its_trials(tmp_path):
     assert [trial.state.name for trial in trials(tmp_path)] == ["COMPLETE"] * 2
 
 
+def test_settings_that_contradict_each_other_are_a_failed_trial(tmp_path):
+    # both ends are possible: 8 envs x 128 steps split into 4 minibatches and into 8, but not into 5, 6 or 7
+    text = "{base: cartpole, space: {algo.minibatches: {low: 4, high: 8}}}"
+    sweep = searching(tmp_path, "0", {}, 6)
+    written(tmp_path, text)
+    _, out = sweep.run()
+    states = [trial.state.name for trial in trials(tmp_path)]
+    tried = [trial.params["algo.minibatches"] for trial in trials(tmp_path)]
+    assert states == ["COMPLETE" if number in (4, 8) else "FAIL" for number in tried], out
+    assert "FAIL" in states
+    assert len(sweep.started()) == states.count("COMPLETE")
+    assert sweep.run()[1].count("started") == 0
+
+
 def test_what_is_tried_follows_from_the_past_and_not_from_interruptions(wanted):
     def asked(number: int) -> dict:
         study = optuna.create_study(sampler=sampler(wanted, number))
