@@ -174,15 +174,15 @@ def test_a_held_run_stays_so_until_it_is_requeued(tmp_path):
 def test_limits_of_time_memory_and_silence(tmp_path):
     slow = Sweep(tmp_path / "a", "0", {0: "waits"}, axis="0.9")
     slow.root.mkdir()
-    code, out = slow.run("--timeout-s", 3)
+    code, out = slow.run("--timeout-s", 4)
     assert (code, len(slow.started())) == (10, 1)
-    assert "longer than 3 s" in out
+    assert "longer than 4 s" in out
     big = Sweep(tmp_path / "b", "0", {0: "swells"}, axis="0.9")
     big.root.mkdir()
     assert "more memory than allowed" in big.run("--memory-mb", 150, "--retries", 0)[1]
     silent = Sweep(tmp_path / "c", "0", {0: "waits once"}, axis="0.9")
     silent.root.mkdir()
-    code, out = silent.run("--silent-s", 3)
+    code, out = silent.run("--silent-s", 4)
     assert (code, len(silent.started())) == (0, 2), out
     assert "it hung" in out
 

@@ -156,6 +156,10 @@ def test_a_range_that_cannot_be_is_refused(tmp_path, space, message):
         check_space(read_sweep(written(tmp_path, f"{{base: cartpole, space: {space}}}")), 3)
 
 
+def test_the_example_is_a_search():
+    check_space(read_sweep(Path(__file__).parents[2] / "docs" / "examples" / "cartpole-search.yaml"), 40)
+
+
 def test_a_search_needs_trials_and_evaluations(wanted: Wanted):
     with pytest.raises(ConfigError, match="--trials"):
         check_space(wanted, None)

@@ -41,6 +41,7 @@ def main() -> int:
     try:
         lock = take_lock(path, "running in")
     except RunExists as error:
+        Path(os.environ["ORDER"]).with_name("twice.txt").write_text(f"{path}: {error}")
         print(f"roboloop: {error}", file=sys.stderr)
         return 3
     with lock:
@@ -64,7 +65,7 @@ def train(path: Path, config: dict, behaviour: str, starts: int) -> int:
     (path / "config.yaml").write_text(yaml.safe_dump(config))
     memory = bytearray(200_000_000) if behaviour == "swells" else b""
     waits = bad or behaviour in ("waits", "deaf", "swells") or (behaviour == "waits once" and starts == 1)
-    deadline_s = time.monotonic() + (60 if waits else 0.05)
+    deadline_s = time.monotonic() + (60 if waits else 0.6 if behaviour == "slow" else 0.05)
     while time.monotonic() < deadline_s and not STOP:
         time.sleep(0.01)
     if behaviour == "vanishes once" and starts == 1:
