@@ -52,7 +52,8 @@ def sweep(args: list[str]) -> int:
         for run in runs:
             check_existing(run)
     machine = discover()
-    slots = make_slots(machine, known.slots, known.cores_per_run, wanted.base.device.startswith("cuda"))
+    on_gpu = wanted.base.device.startswith("cuda")
+    slots = make_slots(machine, known.slots, known.cores_per_run, on_gpu, len(runs) or known.trials)
     if known.dry_run:
         print("\n".join(str(run.path) for run in runs) or "a search makes its runs up as it goes")
         print(describe(machine, slots))

@@ -68,6 +68,7 @@ class Job:
 
     def note(self, **facts: Any) -> None:
         """Note something."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         replace_atomic(self.folder / "facts.json", json.dumps({**self.facts(), **facts}).encode())
 
     @property

@@ -230,7 +230,7 @@ class Launcher:
         self._supply.ended(job, state)
 
     def _finish(self, job: Job, state: str, active: Active) -> None:
-        self._some_lived = self._some_lived or state == "done"
+        self._some_lived = self._some_lived or state in ("done", "pruned")
         if state in ("done", "pruned"):
             self.counts[state] += 1
             self.say(f"{state:<8} {job}, {duration(time.monotonic() - active.began_s)}")

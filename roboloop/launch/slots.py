@@ -78,10 +78,17 @@ def discover(
     return Machine(together, quota_cores(root), free_memory_bytes(root), _gpus(variables))
 
 
-def make_slots(machine: Machine, num_slots: int | None, cores_per_run: int | None, on_gpu: bool = False) -> list[Slot]:
+def make_slots(
+    machine: Machine,
+    num_slots: int | None,
+    cores_per_run: int | None,
+    on_gpu: bool = False,
+    num_runs: int | None = None,
+) -> list[Slot]:
     """Share a machine: whole cores first, then threads of cores; more slots than CPUs share them.
 
-    Without wishes every core is a slot; runs that learn on a GPU have one each, and share the cores.
+    Without wishes every core is a slot; where there are fewer runs than cores, or GPUs that they learn on, these share
+    the cores.
     """
     usable = machine.num_cores
     if any(wish is not None and wish < 1 for wish in (num_slots, cores_per_run)):
@@ -92,6 +99,7 @@ def make_slots(machine: Machine, num_slots: int | None, cores_per_run: int | Non
     if num_slots is None:
         num_slots = usable // (cores_per_run or 1)
         num_slots = min(num_slots, len(machine.gpus)) if on_gpu and machine.gpus else num_slots
+        num_slots = min(num_slots, num_runs or num_slots)
     cpu_sets = _share(machine.cores[:usable], num_slots, cores_per_run)
     core_of = {cpu: number for number, core in enumerate(machine.cores) for cpu in core}
     gpus = machine.gpus
@@ -111,7 +119,9 @@ def describe(machine: Machine, slots: Collection[Slot]) -> str:
         has += f", {len(machine.gpus)} GPUs"
     shared = sum(len(slot.cpus) for slot in slots) > len({cpu for slot in slots for cpu in slot.cpus})
     sets = " | ".join(_ranges(slot.cpus) for slot in slots)
-    return f"{has}; {len(slots)} slots, CPU {sets}{'; slots share CPUs' if shared else ''}"
+    return (
+        f"{has}; {len(slots)} slot{'s' if len(slots) > 1 else ''}, CPU {sets}{'; slots share CPUs' if shared else ''}"
+    )
 
 
 @contextlib.contextmanager

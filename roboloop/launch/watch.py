@@ -47,13 +47,13 @@ def runs(args: list[str]) -> int:
     return _follow(known.root, known.watch)
 
 
-def show(root: Path) -> str:
+def show(root: Path, sum_first: bool = False) -> str:
     """Return all runs at or under a root as a table, and what they come to."""
     rows = look(root)
     if not rows:
         raise DataError(f"no runs under {root}")
-    text = table([HEADER, *(_cells(row, root) for row in rows)])
-    return f"{text}\n{summary(rows)}" if len(rows) > 1 else text
+    parts = [table([HEADER, *(_cells(row, root) for row in rows)]), *([summary(rows)] if len(rows) > 1 else [])]
+    return "\n".join(parts[::-1] if sum_first else parts)
 
 
 def look(root: Path) -> list[Row]:
@@ -112,9 +112,10 @@ def _follow(root: Path, period_s: float) -> int:
             while True:
                 print(show(root), end="\n\n", flush=True)
                 time.sleep(period_s)
-        with Live(auto_refresh=False, vertical_overflow="visible") as live:
+        # on a screen of its own, since a table that is higher than the window would leave its head behind each time
+        with Live(auto_refresh=False, screen=True) as live:
             while True:
-                live.update(Text(show(root), no_wrap=True, overflow="crop"), refresh=True)
+                live.update(Text(show(root, sum_first=True), no_wrap=True, overflow="crop"), refresh=True)
                 time.sleep(period_s)
     except KeyboardInterrupt:
         return 0

@@ -5,11 +5,13 @@ import time
 
 from tests.launch.kit import Sweep
 
+KILLS = 6
 
-def test_a_launcher_killed_at_any_moment_is_replaced_by_the_same_command(tmp_path, kills=6):
+
+def test_a_launcher_killed_at_any_moment_is_replaced_by_the_same_command(tmp_path):
     sweep = Sweep(tmp_path, "0 1 2", {0: "slow", 1: "slow", 2: "slow"})
     draw = random.Random(3)
-    for _ in range(kills):
+    for _ in range(KILLS):
         launcher = sweep.begin("--slots", 2)
         time.sleep(draw.uniform(0.3, 2.5))  # from before it has read its sweep until it has started several runs
         launcher.kill()

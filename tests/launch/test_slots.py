@@ -150,6 +150,13 @@ def test_runs_on_gpus_have_one_each_and_share_the_cores():
     assert [slot.gpu for slot in make_slots(big, 4, None)] == ["0", "1", "0", "1"]
 
 
+def test_fewer_runs_than_cores_share_them():
+    four = machine((0,), (1,), (2,), (3,))
+    assert cpus(make_slots(four, None, None, num_runs=2)) == [(0, 1), (2, 3)]
+    assert len(make_slots(four, None, None, num_runs=9)) == 4
+    assert len(make_slots(four, 3, None, num_runs=2)) == 3
+
+
 def test_gpus_are_asked_of_the_driver_or_taken_from_the_user(tmp_path):
     tool = tmp_path / "nvidia-smi"
     tool.write_text("#!/bin/sh\necho 0\necho 1\n")
