@@ -24,9 +24,33 @@ def _eval(args: list[str]) -> int:
 
 
 def _runs(args: list[str]) -> int:
-    from roboloop.track.commands import runs
+    from roboloop.launch.watch import runs
 
     return runs(args)
+
+
+def _sweep(args: list[str]) -> int:
+    from roboloop.launch.commands import sweep
+
+    return sweep(args)
+
+
+def _stop(args: list[str]) -> int:
+    from roboloop.launch.commands import stop
+
+    return stop(args)
+
+
+def _requeue(args: list[str]) -> int:
+    from roboloop.launch.commands import requeue
+
+    return requeue(args)
+
+
+def _tail(args: list[str]) -> int:
+    from roboloop.launch.commands import tail
+
+    return tail(args)
 
 
 def _plot(args: list[str]) -> int:
@@ -110,7 +134,11 @@ def _doctor(args: list[str]) -> int:
 VERBS: dict[str, tuple[Verb, str]] = {
     "train": (_train, "train a recipe or a config file; --resume RUN goes on, --fork RUN --at STEP branches off"),
     "eval": (_eval, "evaluate a run's checkpoint on held-out goals, or a scripted expert"),
-    "runs": (_runs, "list runs with state, steps, success, speed and ETA"),
+    "runs": (_runs, "list runs with state, steps, success, speed, ETA, slot and memory; --watch goes on"),
+    "sweep": (_sweep, "train variants x seeds side by side; the same command goes on after any interruption"),
+    "stop": (_stop, "let runs or a whole sweep save and end"),
+    "requeue": (_requeue, "let runs of a sweep be started again that were stopped or failed"),
+    "tail": (_tail, "print what a run of a sweep said last"),
     "plot": (_plot, "draw learning curves of one or more runs"),
     "report": (_report, "write one page about many runs: curves, intervals, comparisons, settings, videos, origin"),
     "record": (_record, "make a dataset by acting: a run's policy, a scripted expert, or random actions"),
@@ -144,7 +172,8 @@ def usage() -> str:
             "",
             "exit codes: 0 done, 2 bad input, 3 run exists, 4 stopped by a signal, 5 disk full, 6 diverged,",
             "            7 simulators broke too often, 8 fewer episodes than asked for,",
-            "            9 an exported policy does not act as ours does: not written",
+            "            9 an exported policy does not act as ours does: not written,",
+            "            10 some runs of a sweep are not done",
         ]
     )
 

@@ -36,6 +36,7 @@ WALL_CLOCK = (
     "faults/test_real_time",
     "faults/test_recorder",
     "faults/test_robot",
+    "launch/test_launcher.py::test_limits",
     "run/test_evaluate_robot",
     "run/test_observers",
     "sample/test_parallel",

@@ -65,11 +65,12 @@ def test_files_and_functions_keep_their_proportions():
     assert not too_long
 
 
-def test_reading_runs_needs_no_torch_and_no_simulator():
+def test_reading_and_launching_runs_needs_no_torch_and_no_simulator():
     code = (
         "import sys, roboloop.cli, roboloop.track.commands, roboloop.envs.registry, roboloop.run.config\n"
         "import roboloop.run.report\n"
-        "print([m for m in ('torch', 'mujoco', 'metaworld', 'dm_control', 'matplotlib') if m in sys.modules])"
+        "import roboloop.launch.commands, roboloop.launch.watch, roboloop.launch.search\n"
+        "print([m for m in ('torch', 'mujoco', 'metaworld', 'dm_control', 'matplotlib', 'optuna') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

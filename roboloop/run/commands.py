@@ -18,7 +18,7 @@ from roboloop.run.config import Experiment
 from roboloop.run.rundir import RunDir, find_run, run_path
 
 STOPPED = 4
-_MAY_CHANGE = (
+MAY_CHANGE = (
     "steps", "checkpoint.", "eval.stop-", "algo.processes", "algo.sac.processes", "algo.ppo.processes",
     "sample.workers", "sample.restarts", "sample.hang-s", "sample.worker-memory-mb", "sample.max-misses",
     "sample.learner-hang-s", "observer", "tensorboard", "wandb", "record.budget-mb", "record.min-free-mb",
@@ -38,12 +38,12 @@ def train(args: list[str]) -> int:
     # only the first word can be a recipe: later ones are values of config flags that argparse does not know
     recipe = args[0] if args and not args[0].startswith("-") else None
     known, flags = options.parse_known_args(args[1:] if recipe else args)
-    flags = _aliases(flags)
+    flags = aliases(flags)
     if known.fork:
         return _run(_fork(known.fork, known.at, flags, args), resume=True)
     if known.resume:
         return _run(_reopen(Path(known.resume), flags), resume=True)
-    config = _parse(_base(recipe, known.config, known.algo), flags)
+    config = config_of(base_config(recipe, known.config, known.algo), flags)
     config.check()
     path = run_path(config)
     if known.resume == "" and (path / "config.yaml").exists():
@@ -57,7 +57,7 @@ def train(args: list[str]) -> int:
     return _run(RunDir.create(config, ["train", *args]), resume=False, parts=parts)
 
 
-def _parse(base: Experiment, flags: list[str]) -> Experiment:
+def config_of(base: Experiment, flags: list[str]) -> Experiment:
     """Return the config of base and flags; with a dataset, flags for the environment change that of the data."""
     usage = "roboloop train [RECIPE | --config FILE]"
     config = parse_flags(base, flags, usage)
@@ -68,11 +68,13 @@ def _parse(base: Experiment, flags: list[str]) -> Experiment:
     return parse_flags(override(base, {"env": env_of_dataset(config.dataset)}), flags, usage)
 
 
-def _aliases(flags: list[str]) -> list[str]:
+def aliases(flags: list[str]) -> list[str]:
+    """Return flags with short names spelled out."""
     return ["--env.id" if f == "--env" else f for f in flags]
 
 
-def _base(recipe: str | None, file: Path | None, algo: str | None) -> Experiment:
+def base_config(recipe: str | None, file: Path | None, algo: str | None) -> Experiment:
+    """Return the config that flags change: the defaults, a recipe over them, and a file over that."""
     data: dict[str, Any] = recipes.load(recipe) if recipe else {}
     config = override(Experiment(), data)
     config = override(config, read_file(file)) if file else config
@@ -85,7 +87,7 @@ def _reopen(path: Path, flags: list[str]) -> RunDir:
         name = flag[2:].replace("_", "-")
         if name not in flag_names(run.config):
             raise ConfigError(f"unknown option {flag}{nearest(name, flag_names(run.config))}")
-        if not name.startswith(_MAY_CHANGE):
+        if not name.startswith(MAY_CHANGE):
             raise ConfigError(f"{flag} cannot change in a resumed run: --fork {path} --at STEP makes a new one")
     config = parse_flags(run.config, flags, "roboloop train --resume RUN")
     config.check()

@@ -22,8 +22,11 @@ from roboloop.run.config import Experiment
 from roboloop.track.read import boot_id, find_runs
 
 _PACKAGES = ("roboloop", "torch", "numpy", "gymnasium", "mujoco", "metaworld", "dm_control", "safetensors")
-_BEGUN = {"lock", "meta.json", "status.json", ".status.json.tmp", ".config.yaml.tmp"}
-"""All that is there of a run whose process was killed while it was created: nothing that could be lost."""
+_BEGUN = {"lock", "meta.json", "status.json", ".status.json.tmp", ".config.yaml.tmp", "launch"}
+"""All that is there of a run whose process was killed while it was created: nothing that could be lost.
+
+``launch`` is made by whoever starts the run (``roboloop/launch/job.py``).
+"""
 
 
 class RunDir:

@@ -26,7 +26,7 @@ from roboloop.run.clock import Clock, Stopwatch
 from roboloop.run.evaluate import VALIDATION, Plan, Summary
 from roboloop.run.observers import Observers
 from roboloop.run.rundir import RunDir
-from roboloop.track.metrics import JsonlLog, Meter
+from roboloop.track.metrics import JsonlLog, Meter, score
 from roboloop.track.read import read_jsonl
 from roboloop.track.sinks import Sink
 from roboloop.track.terminal import Progress
@@ -205,8 +205,9 @@ class Runner:
         self._write({"step": step, **summary.metrics()})
         self.recorder.saw_evaluation(summary.episode_return)
         self.last.update({"eval_success": summary.success, "eval_return": summary.episode_return})
-        if _score(summary) > self.best["score"]:
-            self.best = {"score": _score(summary), "step": step}
+        reached = score(summary.success, summary.episode_return)
+        if reached > self.best["score"]:
+            self.best = {"score": reached, "step": step}
         stop = self.cfg.eval.stop_success
         self.streak = self.streak + 1 if stop is not None and summary.success >= stop else 0
         self.progress.note(f"step {step}: evaluation {describe(summary)}")
@@ -330,13 +331,6 @@ def _facts(end: EpisodeEnd) -> dict[str, float]:
     if end.shaped_return != end.episode_return:
         facts["train/shaped_return"] = end.shaped_return
     return facts
-
-
-def _score(summary: Summary) -> float:
-    """Rank checkpoints by success, then by return; by return alone where there is no success."""
-    if math.isnan(summary.success):
-        return summary.episode_return
-    return summary.success + 1e-9 * summary.episode_return
 
 
 def describe(summary: Summary) -> str:

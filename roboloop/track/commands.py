@@ -1,39 +1,11 @@
-"""The verbs that only read run directories: runs and plot."""
+"""The verb that draws curves; ``runs`` is in ``launch/watch.py``, since it also knows what waits."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from roboloop.core.errors import DataError
 from roboloop.core.options import Options
-from roboloop.track.read import RunInfo, find_runs
-from roboloop.track.terminal import duration, table
-
-
-def runs(args: list[str]) -> int:
-    """List runs."""
-    options = Options(prog="roboloop runs", allow_abbrev=False)
-    options.add_argument("root", nargs="?", type=Path, default=Path("runs"))
-    root = options.parse_args(args).root
-    found = find_runs(root)
-    if not found:
-        raise DataError(f"no runs under {root}")
-    header = ("run", "state", "steps", "success", "return", "steps/s", "ETA")
-    print(table([header, *(_row(info, root) for info in found)]))
-    return 0
-
-
-def _row(info: RunInfo, root: Path) -> tuple[str, ...]:
-    running = info.state == "running"
-    return (
-        str(info.path.relative_to(root)) if info.path.is_relative_to(root) else str(info.path),
-        info.state,
-        f"{info.step}/{info.steps}",
-        "-" if info.last_success is None else f"{info.last_success:.0%}",
-        "-" if info.last_return is None else f"{info.last_return:.1f}",
-        "-" if info.steps_per_s is None else f"{info.steps_per_s:.0f}",
-        duration(info.eta_s) if running and info.eta_s is not None else "-",
-    )
+from roboloop.track.read import find_runs
 
 
 def plot(args: list[str]) -> int:

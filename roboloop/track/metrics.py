@@ -26,6 +26,13 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def score(success: float | None, episode_return: float) -> float:
+    """Rank policies by success, then by return; by return alone where there is no success."""
+    if success is None or math.isnan(success):
+        return episode_return
+    return success + 1e-9 * episode_return
+
+
 class JsonlLog:
     """Append-only file of one JSON dict per line; a line is whole or it is not there."""
 

@@ -21,7 +21,9 @@ STATES = ("running", "done", "failed", "stopped")
 AFTERWARDS = "eval.jsonl"
 """Rows of ``roboloop eval RUN --checkpoint all``, as training's own in metrics.jsonl, which only training writes."""
 _MARKERS = ("status.json", "config.yaml", "meta.json", "metrics.jsonl")
-_DEPTH = 3  # runs/<experiment>/<task>/<seed>
+_DEPTH = 4  # runs/<experiment>/<task>/<seed>, and a sweep's runs/<sweep>/<variant>/<task>/<seed>
+SWEEP = ".sweep"
+"""Folder that makes a directory a sweep: its variants are experiments named after it."""
 _STALE_S = 600.0  # a process of another host cannot be asked; this long without a sign and it counts as lost
 _CLOCK_SLACK_S = 60.0
 

@@ -1,0 +1,217 @@
+"""The verbs of many runs: sweep, stop, requeue, tail."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+import time
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from roboloop.core.config import flag_names
+from roboloop.core.errors import ConfigError, DataError, nearest
+from roboloop.core.files import disk_errors
+from roboloop.core.options import Options
+from roboloop.launch import plan
+from roboloop.launch.job import Job
+from roboloop.launch.launcher import Launcher, Queue, Rules, conclude
+from roboloop.launch.slots import Slot, describe, discover, make_slots
+from roboloop.launch.sweep import Planned, Sweep, check_existing, expand, read_sweep, spelled
+from roboloop.run.commands import aliases, base_config, config_of
+from roboloop.track.read import find_runs
+
+FILES = (".yaml", ".yml", ".json")
+_TAIL_S = 0.5
+
+
+def sweep(args: list[str]) -> int:
+    """Start a sweep, or go on with it: the same command skips what is done and adopts what runs."""
+    options = _sweep_options()
+    source = args[0] if args and not args[0].startswith("-") else None
+    known, flags = options.parse_known_args(args[1:] if source else args)
+    wanted = _sweep(source, known, aliases(flags), options)
+    for name in ("retries", "fail_fast", "timeout_s", "memory_mb", "silent_s"):
+        if getattr(known, name) < 0:
+            raise ConfigError(f"--{name.replace('_', '-')} must not be negative: {getattr(known, name)}")
+    rules = Rules(known.retries, known.fail_fast, known.timeout_s, known.memory_mb, known.silent_s)
+    if known.search:
+        from roboloop.launch.search import check_space, search
+
+        check_space(wanted, known.trials)
+        runs: list[Planned] = []
+    else:
+        if wanted.space or known.trials is not None:
+            raise ConfigError("'space' and --trials are for a search: give --search optuna")
+        runs = expand(wanted)
+        for run in runs:
+            check_existing(run)
+    machine = discover()
+    on_gpu = wanted.base.device.startswith("cuda")
+    slots = make_slots(machine, known.slots, known.cores_per_run, on_gpu, len(runs) or known.trials)
+    if known.dry_run:
+        print("\n".join(str(run.path) for run in runs) or "a search makes its runs up as it goes")
+        print(describe(machine, slots))
+        return 0
+    with plan.launching(wanted.directory), disk_errors(str(wanted.directory), "free space; the same command goes on"):
+        _say(f"sweep {wanted.directory}: {describe(machine, slots)}")
+        if known.search:
+            return search(wanted, known.trials, slots, rules, args, _say)
+        plan.write(wanted.directory, runs, ["sweep", *args])
+        return launch([Job(run.path, run) for run in runs], slots, rules)
+
+
+def launch(jobs: Iterable[Job], slots: list[Slot], rules: Rules) -> int:
+    """Bring runs to their end."""
+    live: list[Job] = []
+    waiting: list[Job] = []
+    counts: Counter[str] = Counter()
+    for job in jobs:
+        job.take_requeue()  # whoever wanted it again has it now
+        if job.is_live():
+            live.append(job)
+        elif job.is_done():
+            counts["done"] += 1
+        else:
+            waiting.append(job)
+    if counts["done"]:
+        _say(f"{counts['done']} of {counts['done'] + len(live) + len(waiting)} runs are done already")
+    return conclude(Launcher(Queue(waiting), slots, rules, _say, counts), live)
+
+
+def stop(args: list[str]) -> int:
+    """Let runs save and end; those of a sweep stay so until they are requeued."""
+    options = Options(prog="roboloop stop", allow_abbrev=False)
+    options.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="runs; a whole sweep by its directory")
+    for path in options.parse_args(args).runs:
+        pid = plan.launcher_pid(path)
+        if pid is not None:
+            plan_command = shlex.join(["roboloop", *plan.read(path)["command"]])
+            os.kill(pid, signal.SIGTERM)
+            print(f"{path}: its launcher and all its runs save and end; go on with: {plan_command}")
+            continue
+        planned = plan.jobs_at(path)
+        single = plan.sweep_of(path) is not None
+        for job in planned or [Job(info.path) for info in find_runs(path)] or [_unknown(path)]:
+            if planned and single and not job.is_done():
+                job.hold()  # of a sweep as a whole nothing is held: its command goes on with it
+            ended = job.send(signal.SIGTERM)
+            print(f"{job}: {'saves and ends' if ended else 'does not run'}{'; held' if job.is_held() else ''}")
+    return 0
+
+
+def requeue(args: list[str]) -> int:
+    """Let runs of a sweep be started again that were stopped or failed."""
+    options = Options(prog="roboloop requeue", allow_abbrev=False)
+    options.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    for path in options.parse_args(args).runs:
+        jobs = plan.jobs_at(path)
+        if not jobs:
+            what = "is of no sweep: roboloop train --resume RUN goes on with it" if find_runs(path) else "is no run"
+            raise DataError(f"{path} {what}")
+        for job in jobs:
+            if job.is_done():
+                print(f"{job}: is done")
+                continue
+            around = plan.sweep_of(job.path)
+            assert around is not None
+            job.requeue()
+            command = shlex.join(["roboloop", *plan.read(around)["command"]])
+            turn = "starts in its turn" if plan.launcher_pid(around) else f"starts with: {command}"
+            print(f"{job}: {turn}")
+    return 0
+
+
+def tail(args: list[str]) -> int:
+    """Print the last lines of what a run said."""
+    options = Options(prog="roboloop tail", allow_abbrev=False)
+    options.add_argument("run", type=Path, metavar="RUN")
+    options.add_argument("--lines", type=int, default=20, metavar="N")
+    options.add_argument("--follow", action="store_true", help="and what it says from now on, until Ctrl-C")
+    known = options.parse_args(args)
+    job = Job(known.run)
+    file = job.log if job.log.exists() else known.run / "metrics.jsonl"  # one started by hand said it to its terminal
+    if not file.exists():
+        raise DataError(f"{known.run} has said nothing{'' if job.path.exists() else ': there is no such run'}")
+    with open(file, errors="replace") as log:
+        lines = log.readlines()
+        print("".join(lines[-known.lines :] if known.lines > 0 else []), end="", flush=True)
+        try:
+            while known.follow:
+                print(log.read(), end="", flush=True)
+                time.sleep(_TAIL_S)
+        except KeyboardInterrupt:
+            return 0
+    return 0
+
+
+def _sweep_options() -> Options:
+    options = Options(prog="roboloop sweep", allow_abbrev=False)
+    add = options.add_argument
+    options.usage = "roboloop sweep FILE|RECIPE [--axis KEY VALUE...]... [--seeds S...] [options] [--KEY VALUE]..."
+    options.epilog = "All other flags are config keys, as roboloop train has them; they hold for every variant."
+    add("--config", type=Path, help="a config file as the base")
+    add("--name", help="of the sweep: runs are in RUNS_DIR/NAME/VARIANT/TASK/SEED")
+    add("--axis", nargs="+", action="append", default=[], metavar=("KEY", "VALUE"), help="a config key and its values")
+    add("--seeds", nargs="+", type=int, metavar="S")
+    add("--slots", type=int, metavar="N", help="runs at a time; as many as there are cores")
+    add("--cores-per-run", type=int, metavar="C")
+    add("--retries", type=int, default=Rules.retries, metavar="K", help="starts after a failure")
+    add("--fail-fast", type=int, default=Rules.fail_fast, metavar="K", help="end when the first K starts die at once")
+    add("--timeout-s", type=float, default=Rules.timeout_s, metavar="S", help="longest time of one start")
+    add("--memory-mb", type=int, default=Rules.memory_mb, metavar="MB", help="most memory of one run")
+    add("--silent-s", type=float, default=Rules.silent_s, metavar="S", help="a run that is silent for so long hangs")
+    add("--search", choices=("optuna",), help="look for good settings instead of trying all (extra: search)")
+    add("--trials", type=int, metavar="N", help="settings to try in a search")
+    add("--dry-run", action="store_true", help="check everything and list the runs")
+    return options
+
+
+def _sweep(source: str | None, known: Namespace, flags: list[str], options: Options) -> Sweep:
+    """Return what the arguments ask for."""
+    if source is not None and source.endswith(FILES):
+        if known.config:
+            raise ConfigError("--config is for a sweep by flags: a sweep file names its base")
+        wanted = read_sweep(Path(source))
+    else:
+        base = base_config(source, known.config, None)
+        wanted = Sweep(f"{base.experiment}-sweep", base)
+    own = [name for action in options._actions for name in action.option_strings]
+    for flag in [f.split("=")[0] for f in flags if f.startswith("--")]:
+        if flag in ("--seed", "--experiment"):
+            raise ConfigError(f"{flag} is for one run: a sweep has {'--seeds' if flag == '--seed' else '--name'}")
+        config_flags = [f"--{name}" for name in flag_names(wanted.base)]
+        name = flag.replace("_", "-")
+        if name not in config_flags and f"--{name[2:].replace('no-', '')}" not in config_flags:
+            raise ConfigError(f"sweep: unknown option {flag}{nearest(flag, [*own, *config_flags])}")
+    if flags:
+        wanted = replace(wanted, base=config_of(wanted.base, flags))
+    axes = {**wanted.axes, **dict(_axis(words) for words in known.axis)}
+    return replace(wanted, axes=axes, seeds=known.seeds or wanted.seeds, name=known.name or wanted.name)
+
+
+def _axis(words: list[str]) -> tuple[str, list[Any]]:
+    import yaml
+
+    if len(words) < 2:
+        raise ConfigError(f"--axis {words[0]} needs values")
+    try:
+        return spelled(words[0]), [yaml.safe_load(word) for word in words[1:]]
+    except yaml.YAMLError:
+        raise ConfigError(f"--axis {words[0]}: {' '.join(words[1:])!r} cannot be read") from None
+
+
+def _unknown(path: Path) -> Job:
+    raise DataError(f"no runs at {path}")
+
+
+def _say(line: str) -> None:
+    try:
+        print(line, flush=True)
+    except OSError:  # whoever read it has gone: the runs go on
+        sys.stdout = open("/dev/null", "w")  # noqa: SIM115

@@ -1,0 +1,210 @@
+"""One run as its launcher knows it: what stands in ``<run>/launch/`` beside the run itself.
+
+| file | what |
+|---|---|
+| ``config.yaml`` | the whole config: ``roboloop train --config`` of it is the run |
+| ``output.log`` | what the run said, each start with its command |
+| ``facts.json`` | slot, process, time of the last start, and how it ended |
+| ``lock`` | held by the running process from before it exists until it is gone, however it ends |
+| ``hold``, ``requeue`` | wishes of ``roboloop stop`` and ``roboloop requeue`` |
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from roboloop.core.config import to_dict
+from roboloop.core.errors import DataError
+from roboloop.core.files import read_json, replace_atomic
+from roboloop.launch.slots import Slot, pinned
+from roboloop.launch.sweep import Planned
+from roboloop.run.rundir import RunDir
+from roboloop.track.read import RunInfo, boot_id, process_alive, read_run
+
+FOLDER = "launch"
+_ROBOLOOP = (sys.executable, "-m", "roboloop.cli")
+_TAIL_BYTES = 4096
+_LOOK_S = 1.0
+"""Longer than anybody takes to look whether a lock is held."""
+
+
+class Job:
+    """A run that is to be brought to its end."""
+
+    def __init__(self, path: Path, planned: Planned | None = None) -> None:
+        self.path = path
+        self.planned = planned
+        self.folder = path / FOLDER
+        self.log = self.folder / "output.log"
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def info(self) -> RunInfo | None:
+        """Return what the run says of itself; none where it has not begun, or cannot be read."""
+        try:
+            return read_run(self.path)
+        except DataError:
+            return None
+
+    def facts(self) -> dict[str, Any]:
+        """Return what its last launcher noted; empty where there was none."""
+        try:
+            facts = read_json(self.folder / "facts.json")
+        except DataError:
+            return {}
+        return facts if isinstance(facts, dict) else {}
+
+    def note(self, **facts: Any) -> None:
+        """Note something."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        replace_atomic(self.folder / "facts.json", json.dumps({**self.facts(), **facts}).encode())
+
+    @property
+    def pid(self) -> int | None:
+        """The process of the run, if it is known and lives on this machine."""
+        info, noted = self.info(), self.facts().get("pid")
+        if info is not None and info.state == "running":  # its own word is the newest
+            with contextlib.suppress(DataError, KeyError, ValueError, TypeError):
+                status = read_json(self.path / "status.json")
+                return int(status["pid"]) if status["boot_id"] == boot_id() else None
+        return noted if isinstance(noted, int) and process_alive(noted) and self.is_locked() else None
+
+    def is_live(self) -> bool:
+        """Say whether a process works on the run, or is about to; for the launcher alone, since it tries the lock."""
+        info = self.info()
+        return self.is_locked() or (info is not None and info.state == "running")
+
+    def is_done(self) -> bool:
+        """Say whether nothing is left to do: the run says so, and its process ended well as far as that was seen."""
+        info = self.info()
+        if info is None or info.state != "done" or self.facts().get("exit_code") not in (None, 0):
+            return False
+        return self.planned is None or self._steps() >= self.planned.config.steps
+
+    def is_held(self) -> bool:
+        """Say whether the user has stopped it."""
+        return (self.folder / "hold").exists()
+
+    def hold(self) -> None:
+        """Keep it from being started."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "hold").touch()
+
+    def requeue(self) -> None:
+        """Let it be started again, however often it failed."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "hold").unlink(missing_ok=True)
+        (self.folder / "requeue").touch()
+
+    def take_requeue(self) -> bool:
+        """Say whether it is to be started again, once."""
+        try:
+            (self.folder / "requeue").unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def command(self) -> list[str]:
+        """Return what a user would type after ``roboloop`` to start the run or to go on with it."""
+        assert self.planned is not None
+        steps = self.planned.config.steps
+        if (self.path / "config.yaml").exists() and self._steps() < steps:  # the sweep was made longer
+            return ["train", "--resume", str(self.path), "--steps", str(steps)]
+        return ["train", "--config", str(self.folder / "config.yaml"), "--resume"]
+
+    def start(self, slot: Slot, warn: Callable[[str], None]) -> subprocess.Popen[bytes] | None:
+        """Start the run in a slot, in a session of its own, so that it outlives us; none if it runs already."""
+        import yaml
+
+        assert self.planned is not None
+        self.folder.mkdir(parents=True, exist_ok=True)
+        config = yaml.safe_dump(to_dict(self.planned.config), sort_keys=False)
+        replace_atomic(self.folder / "config.yaml", config.encode())
+        words = self.command()
+        with open(self.folder / "lock", "a") as lock, open(self.log, "ab") as log:
+            if not _take(lock):
+                return None
+            self.note(pid=None, slot=slot.index, cpus=slot.cpus, gpu=slot.gpu, exit_code=None, why="",
+                      started_unix_s=time.time())  # fmt: skip
+            log.write(f"$ roboloop {shlex.join(words)}\n".encode())
+            log.flush()
+            process = self._spawn(words, slot, warn, lock.fileno(), log.fileno())
+        self.note(pid=process.pid)
+        return process
+
+    def _spawn(
+        self, words: Sequence[str], slot: Slot, warn: Callable[[str], None], lock_fd: int, log_fd: int
+    ) -> subprocess.Popen[bytes]:
+        with pinned(slot.cpus, warn):
+            return subprocess.Popen(
+                [*_ROBOLOOP, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=log_fd,
+                stderr=log_fd,
+                start_new_session=True,
+                pass_fds=(lock_fd,),  # the lock is the child's from now on: the kernel drops it when it dies
+                env={**os.environ, **slot.variables()},
+            )
+
+    def send(self, number: signal.Signals) -> bool:
+        """Send a signal to the run's process; say whether there was one."""
+        pid = self.pid
+        if pid is None:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+        return True
+
+    def last_words(self) -> str:
+        """Return the last line that the run said."""
+        try:
+            with open(self.log, "rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
+                lines = log.read().decode(errors="replace").split("\n")
+        except OSError:
+            return ""
+        said = [line.strip() for line in lines if line.strip() and not line.startswith("$ ")]
+        return said[-1] if said else ""
+
+    def _steps(self) -> int:
+        try:
+            return RunDir.open(self.path).config.steps
+        except DataError:
+            return 0
+
+    def is_locked(self) -> bool:
+        """Say whether a started process lives: it holds the lock that it was born with."""
+        try:
+            with open(self.folder / "lock") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
+
+
+def _take(lock: IO[str]) -> bool:
+    """Take a lock, unless it stays held: who only looks whether it is held has it for a moment."""
+    deadline_s = time.monotonic() + _LOOK_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline_s:
+                return False
+            time.sleep(0.01)
+        else:
+            return True

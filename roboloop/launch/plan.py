@@ -1,0 +1,81 @@
+"""What a sweep consists of, on disk: ``<sweep>/.sweep/``, for whoever looks at it or starts it again."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from roboloop.core.errors import DataError
+from roboloop.core.files import read_json, replace_atomic, take_lock
+from roboloop.launch.job import Job
+from roboloop.launch.sweep import Planned
+from roboloop.track.read import SWEEP
+
+
+@contextlib.contextmanager
+def launching(sweep: Path) -> Iterator[None]:
+    """Be the only launcher of a sweep."""
+    (sweep / SWEEP).mkdir(parents=True, exist_ok=True)
+    with take_lock(sweep / SWEEP, "swept by"):
+        yield
+
+
+def launcher_pid(sweep: Path) -> int | None:
+    """Return the process that runs a sweep, if there is one."""
+    try:
+        with open(sweep / SWEEP / "lock") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(lock.read())
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def write(sweep: Path, runs: Sequence[Planned], command: Sequence[str]) -> None:
+    """Write down the runs of a sweep, and the command that goes on with it."""
+    rows = [
+        {
+            "path": str(run.path.relative_to(sweep)),
+            "variant": run.variant,
+            "seed": run.seed,
+            "steps": run.config.steps,
+            "settings": run.settings,
+        }
+        for run in runs
+    ]
+    content = {"command": list(command), "runs": rows}
+    replace_atomic(sweep / SWEEP / "plan.json", json.dumps(content, indent=1).encode())
+
+
+def read(sweep: Path) -> dict[str, Any]:
+    """Return what ``write`` wrote."""
+    plan = read_json(sweep / SWEEP / "plan.json")
+    if not isinstance(plan, dict) or not isinstance(plan.get("runs"), list):
+        raise DataError(f"{sweep / SWEEP / 'plan.json'} is no plan of a sweep")
+    return plan
+
+
+def planned_runs(root: Path) -> dict[Path, int]:
+    """Return the runs of all sweeps at or under a root, or around it, and the steps each is to make."""
+    found: dict[Path, int] = {}
+    around = sweep_of(root / "x")
+    for sweep in dict.fromkeys([*([around] if around else []), *(p.parent for p in sorted(root.glob(f"*/{SWEEP}")))]):
+        with contextlib.suppress(DataError):
+            found |= {sweep / str(row["path"]): int(row["steps"]) for row in read(sweep)["runs"]}
+    return {path: steps for path, steps in found.items() if path == root or root in path.parents}
+
+
+def sweep_of(path: Path) -> Path | None:
+    """Return the sweep that a run belongs to."""
+    return next((parent for parent in path.parents if (parent / SWEEP).is_dir()), None)
+
+
+def jobs_at(path: Path) -> list[Job]:
+    """Return the runs of sweeps that a path stands for: a run, or all under it."""
+    return [Job(run) for run in planned_runs(path)]

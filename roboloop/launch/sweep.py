@@ -1,0 +1,314 @@
+"""Sweeps: variants of one experiment times seeds, each of them a run whose config is checked before any is started."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from roboloop.core.config import override, read_file, to_dict
+from roboloop.core.errors import ConfigError, nearest
+from roboloop.run.commands import MAY_CHANGE, base_config, config_of
+from roboloop.run.config import Experiment
+from roboloop.run.rundir import RunDir, run_path
+
+KEYS = ("name", "base", "set", "axes", "zip", "exclude", "seeds", "space", "metric", "goal")
+"""Of a sweep file."""
+ENV = "env.id"
+UNCHANGED = "base"
+"""Name of the variant that changes nothing, or nothing but the environment."""
+SCORE = "score"
+"""The metric that runs are ranked by: success, then return, as a run ranks its own checkpoints."""
+_MAX_NAME = 80
+_OWN = {"experiment": "name", "runs_dir": "--runs-dir"}
+"""Config keys that a sweep sets itself, and how to say them."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is asked for."""
+
+    name: str
+    base: Experiment
+    axes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Config keys and their values: every combination of them is a variant."""
+    zips: Sequence[Mapping[str, Sequence[Any]]] = ()
+    """Groups of keys whose values go together: the first of each, then the second of each."""
+    exclude: Sequence[Mapping[str, Any]] = ()
+    """What is left out: runs that have all of these values."""
+    seeds: Sequence[int] = (0,)
+    space: Mapping[str, Any] = field(default_factory=dict)
+    """Ranges, for a search."""
+    metric: str = SCORE
+    goal: str = "max"
+
+    @property
+    def directory(self) -> Path:
+        """Where the sweep's runs are."""
+        return Path(self.base.runs_dir) / self.name
+
+
+class Planned(NamedTuple):
+    """One run of a sweep."""
+
+    variant: str
+    seed: int
+    settings: dict[str, Any]
+    """What the variant changes, by config key."""
+    config: Experiment
+
+    @property
+    def path(self) -> Path:
+        """Run directory."""
+        return run_path(self.config)
+
+
+def read_sweep(path: Path) -> Sweep:
+    """Read a sweep file, YAML or JSON."""
+    data = read_file(path)
+    for key in data:
+        if key not in KEYS:
+            raise ConfigError(f"{path}: unknown sweep key '{key}'{nearest(str(key), KEYS)}")
+    for key in ("axes", "set", "space"):
+        if not isinstance(data.get(key, {}), dict):
+            raise ConfigError(f"{path}: '{key}' must hold config keys, not {data[key]!r}")
+    for key in ("zip", "exclude"):
+        parts = data.get(key, [])
+        if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
+            raise ConfigError(f"{path}: '{key}' must be a list of config keys with values")
+    config = override(_base(data.get("base"), path), nested(data.get("set", {})))
+    for key, value in (("name", path.stem), ("metric", SCORE), ("goal", "max")):
+        if not isinstance(data.setdefault(key, value), str):
+            raise ConfigError(f"{path}: '{key}' must be a name, not {data[key]!r}")
+    if data["goal"] not in ("max", "min"):
+        raise ConfigError(f"{path}: 'goal' must be 'max' or 'min', not {data['goal']!r}")
+    return Sweep(
+        name=data["name"],
+        base=config,
+        axes=_axes(data.get("axes", {})),
+        zips=[_axes(group) for group in data.get("zip", [])],
+        exclude=[{spelled(key): value for key, value in part.items()} for part in data.get("exclude", [])],
+        seeds=_seeds(data.get("seeds", [0])),
+        space={spelled(key): value for key, value in data.get("space", {}).items()},
+        metric=data["metric"],
+        goal=data["goal"],
+    )
+
+
+def expand(sweep: Sweep) -> list[Planned]:
+    """Return the runs of a sweep in their order: the first seed of all variants, then the next; all are checked."""
+    _check(sweep)
+    variants = [planned(sweep, settings, sweep.seeds[0]) for settings in _combinations(sweep)]
+    runs = [of_seed(variant, seed) for seed in sweep.seeds for variant in variants]
+    left = [run for run in runs if not any(_matches(run, part) for part in sweep.exclude)]
+    for part in sweep.exclude:
+        if not any(_matches(run, part) for run in runs):
+            raise ConfigError(f"sweep {sweep.name}: exclude {dict(part)} matches nothing")
+    if not left:
+        raise ConfigError(f"sweep {sweep.name} has no runs: everything is excluded")
+    by_path: dict[Path, Planned] = {}
+    for run in left:
+        other = by_path.setdefault(run.path, run)
+        if other is not run:
+            raise ConfigError(f"sweep {sweep.name}: {other.settings} and {run.settings} would both be {run.path}")
+    return left
+
+
+def planned(sweep: Sweep, settings: Mapping[str, Any], seed: int, variant: str = "") -> Planned:
+    """Return the run of one variant, with its config checked; its name follows from what it changes."""
+    own = {"seed": seed, "experiment": sweep.name}
+    config = override(sweep.base, nested({**settings, **own}))
+    settings = {key: _value(config, key, value) for key, value in settings.items()}
+    variant = variant or variant_name(settings)
+    config = dataclasses.replace(config, experiment=f"{sweep.name}/{variant}")
+    # what a run is given is this config as a file, so that must mean the same: with a dataset the environment is its
+    read_back = config_of(override(Experiment(), to_dict(config)), []) if config.dataset else config
+    for key in settings:
+        if key.startswith("env.") and read_back != config:
+            raise ConfigError(f"sweep {sweep.name}: {key} is that of the dataset, it cannot be swept")
+    try:
+        read_back.check()
+    except ConfigError as error:
+        raise ConfigError(f"sweep {sweep.name}, {variant}: {error}") from None
+    return Planned(variant, seed, settings, read_back)
+
+
+def of_seed(run: Planned, seed: int) -> Planned:
+    """Return the same variant with another seed."""
+    return run._replace(seed=seed, config=dataclasses.replace(run.config, seed=seed))
+
+
+def check_existing(run: Planned) -> None:
+    """Refuse a run that was begun with another config: it would be neither the old one nor the new one."""
+    if not (run.path / "config.yaml").exists():
+        return
+    there = RunDir.open(run.path).config
+    for key, old, new in differences(there, run.config):
+        shrunk = key == "steps" and new < old
+        if shrunk or not key.replace("_", "-").startswith(MAY_CHANGE):
+            raise ConfigError(f"{run.path} has {key} {old!r}, the sweep says {new!r}: give it another --name")
+
+
+def differences(a: Experiment, b: Experiment) -> list[tuple[str, Any, Any]]:
+    """Return the keys in which two configs differ, with both values."""
+    flat_a, flat_b = flat(to_dict(a)), flat(to_dict(b))
+    return [
+        (key, flat_a.get(key), flat_b.get(key)) for key in {**flat_a, **flat_b} if flat_a.get(key) != flat_b.get(key)
+    ]
+
+
+def flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested sections as one mapping with dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in data.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
+
+
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return dotted keys as nested sections."""
+    data: dict[str, Any] = {}
+    for key, value in settings.items():
+        *sections, last = str(key).split(".")
+        inner = data
+        for section in sections:
+            inner = inner.setdefault(section, {})
+            if not isinstance(inner, dict):
+                raise ConfigError(f"config key '{key}' is given twice")
+        if isinstance(value, Mapping) and isinstance(inner.get(last), dict):
+            inner[last] = {**inner[last], **value}
+        else:
+            inner[last] = dict(value) if isinstance(value, Mapping) else value
+    return data
+
+
+def spelled(key: Any) -> str:
+    """Return a config key as files spell it; one that a sweep sets itself is refused."""
+    name = str(key).replace("-", "_")
+    if name in _OWN:
+        raise ConfigError(f"'{name}' is set by the sweep: use {_OWN[name]}")
+    return name
+
+
+def variant_name(settings: Mapping[str, Any]) -> str:
+    """Return a short name of what a variant changes, path-safe; the environment is a directory of its own."""
+    named = {key: value for key, value in settings.items() if key != ENV}
+    if not named:
+        return UNCHANGED
+    parts = [f"{short}={_text(value)}" for short, value in zip(_short(list(named)), named.values(), strict=True)]
+    name = re.sub(r"[^\w.+=,-]+", "-", ",".join(parts))
+    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 9]}-{_digest(named)}"
+
+
+def _base(base: Any, path: Path) -> Experiment:
+    if base is None:
+        return Experiment()
+    if isinstance(base, dict):
+        return override(Experiment(), base)
+    if not isinstance(base, str):
+        raise ConfigError(f"{path}: 'base' must be a recipe, a config file or config keys, not {base!r}")
+    if base.endswith((".yaml", ".yml", ".json")):
+        return base_config(None, path.parent / base, None)
+    return base_config(base, None, None)
+
+
+def _axes(axes: Mapping[Any, Any]) -> dict[str, list[Any]]:
+    for key, values in axes.items():
+        if not isinstance(values, list) or not values:
+            raise ConfigError(f"axis '{key}' must be a list of values, not {values!r}")
+    return {spelled(key): values for key, values in axes.items()}
+
+
+def _seeds(seeds: Any) -> tuple[int, ...]:
+    if type(seeds) is int and seeds > 0:
+        return tuple(range(seeds))
+    if isinstance(seeds, list) and seeds and all(type(seed) is int and seed >= 0 for seed in seeds):
+        return tuple(seeds)
+    raise ConfigError(f"'seeds' must be a number of seeds or a list of them, not {seeds!r}")
+
+
+def _check(sweep: Sweep) -> None:
+    if not re.fullmatch(r"[\w+-][\w.+-]*", sweep.name):
+        raise ConfigError(f"the name of a sweep must be a plain word, not {sweep.name!r}")
+    if len(set(sweep.seeds)) < len(sweep.seeds):
+        raise ConfigError(f"sweep {sweep.name}: a seed is given twice: {list(sweep.seeds)}")
+    keys = [*sweep.axes, *(key for group in sweep.zips for key in group)]
+    for key in keys:
+        if key == "seed" or keys.count(key) > 1:
+            why = "use seeds" if key == "seed" else "it is given twice"
+            raise ConfigError(f"sweep {sweep.name}: '{key}' is no axis: {why}")
+    for group in sweep.zips:
+        if len({len(values) for values in group.values()}) > 1:
+            lengths = ", ".join(f"{key} {len(values)}" for key, values in group.items())
+            raise ConfigError(f"sweep {sweep.name}: keys of a zip group need equally many values: {lengths}")
+    for part in sweep.exclude:
+        for key in part:
+            if key not in (*keys, "seed"):
+                raise ConfigError(f"sweep {sweep.name}: exclude: '{key}' is not swept{nearest(key, keys)}")
+
+
+def _combinations(sweep: Sweep) -> list[dict[str, Any]]:
+    """Return what each variant changes: the product of the axes and of the zip groups, the last one fastest."""
+    factors = [[{key: value} for value in values] for key, values in sweep.axes.items()]
+    factors += [[dict(zip(group, row, strict=True)) for row in zip(*group.values(), strict=True)]
+                for group in sweep.zips if group]  # fmt: skip
+    return [{k: v for part in parts for k, v in part.items()} for parts in itertools.product(*factors)]
+
+
+def _matches(run: Planned, part: Mapping[str, Any]) -> bool:
+    has = {**run.settings, "seed": run.seed}
+    return all(_same(has[key], value) for key, value in part.items())
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Compare values as a config understands them: YAML reads 3e-4 as text, and a tuple as a list."""
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_same, a, b))
+    if isinstance(a, float) and isinstance(b, str):
+        try:
+            return a == float(b)
+        except ValueError:
+            return False
+    return bool(a == b)
+
+
+def _value(config: Experiment, key: str, given: Any) -> Any:
+    """Return a value as the config has it, so that 3e-4 and 0.0003 have one name."""
+    value: Any = config
+    for name in key.split("."):
+        value = getattr(value, name)
+    if dataclasses.is_dataclass(value):
+        return given
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _short(keys: list[str]) -> list[str]:
+    """Return the last words of keys, as many as tell them apart."""
+    shortened = []
+    for key in keys:
+        words = key.split(".")
+        for count in range(1, len(words) + 1):
+            last = ".".join(words[-count:])
+            if sum(other == last or other.endswith(f".{last}") for other in keys) == 1:
+                break
+        shortened.append(last)
+    return shortened
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        name = str(value.get("name", ""))
+        return name if set(value) == {"name"} else f"{name}-{_digest(value)}".lstrip("-")
+    if isinstance(value, list):
+        return "x".join(map(_text, value)) or "none"
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:8]

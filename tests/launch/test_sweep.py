@@ -1,0 +1,160 @@
+"""What a sweep file asks for becomes runs with stable names, all of them checked before any is started."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from roboloop.core.errors import ConfigError
+from roboloop.launch.sweep import Planned, check_existing, expand, nested, read_sweep, variant_name
+from roboloop.run.rundir import RunDir
+
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "cartpole-lr.yaml"
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Return a function from a sweep's keys to its runs."""
+
+    def make(**keys) -> list[Planned]:
+        file = tmp_path / f"{keys.pop('file', 'try')}.yaml"
+        file.write_text(yaml.safe_dump(keys, sort_keys=False))
+        return expand(read_sweep(file))
+
+    return make
+
+
+def names(planned: list[Planned]) -> list[str]:
+    return [f"{run.variant}/{run.seed}" for run in planned]
+
+
+def test_axes_are_combined_and_the_first_seed_of_all_variants_comes_first(runs):
+    planned = runs(base="cartpole", axes={"algo.lr": [0.001, 0.01], "algo.epochs": [4, 8]}, seeds=[5, 3])
+    assert names(planned) == [
+        "lr=0.001,epochs=4/5", "lr=0.001,epochs=8/5", "lr=0.01,epochs=4/5", "lr=0.01,epochs=8/5",
+        "lr=0.001,epochs=4/3", "lr=0.001,epochs=8/3", "lr=0.01,epochs=4/3", "lr=0.01,epochs=8/3",
+    ]  # fmt: skip
+    run = planned[3]
+    assert (run.config.algo.lr, run.config.algo.epochs, run.config.seed) == (0.01, 8, 5)
+    assert run.config.experiment == "try/lr=0.01,epochs=8"
+    assert run.path == Path("runs/try/lr=0.01,epochs=8/CartPole-v1/5")
+    assert run.config.algo.rollout_steps == 128  # the recipe's own
+
+
+def test_values_of_a_zip_group_go_together(runs):
+    planned = runs(
+        base="cartpole",
+        axes={"algo.gamma": [0.9, 0.99]},
+        zip=[{"algo.lr": [0.001, 0.01], "algo.epochs": [8, 4]}],
+    )
+    assert names(planned) == [
+        "gamma=0.9,lr=0.001,epochs=8/0", "gamma=0.9,lr=0.01,epochs=4/0",
+        "gamma=0.99,lr=0.001,epochs=8/0", "gamma=0.99,lr=0.01,epochs=4/0",
+    ]  # fmt: skip
+
+
+def test_what_is_excluded_does_not_run(runs):
+    axes = {"algo.lr": ["1e-3", "1e-2"], "algo.epochs": [4, 8]}
+    exclude = [{"algo.lr": "1e-2", "algo.epochs": 8}, {"seed": 1, "algo.epochs": 4}]
+    planned = runs(base="cartpole", axes=axes, exclude=exclude, seeds=2)
+    assert names(planned) == ["lr=0.001,epochs=4/0", "lr=0.001,epochs=8/0", "lr=0.01,epochs=4/0", "lr=0.001,epochs=8/1"]
+
+
+def test_a_run_keeps_its_name_when_the_sweep_grows(runs):
+    few = runs(base="cartpole", axes={"algo.lr": [0.001]}, seeds=[0])
+    many = runs(base="cartpole", axes={"algo.lr": [0.1, "1e-3", 0.003]}, seeds=[2, 0])
+    assert {run.path: run.config for run in many}.items() >= {run.path: run.config for run in few}.items()
+
+
+def test_a_number_has_one_name_however_it_is_written(runs):
+    (a,), (b,) = (runs(base="cartpole", axes={"algo.lr": [text]}) for text in ("3e-4", 0.0003))
+    assert (a.variant, a.config) == (b.variant, b.config)
+    with pytest.raises(ConfigError, match=r"would both be runs/try/lr=0\.0003"):
+        runs(base="cartpole", axes={"algo.lr": ["3e-4", 0.0003]})
+
+
+def test_an_environment_is_the_task_of_its_runs_and_no_variant(runs):
+    planned = runs(base="reach", axes={"env.id": ["metaworld/reach-v3", "metaworld/push-v3"], "algo.gamma": [0.9]})
+    assert [str(run.path) for run in planned] == ["runs/try/gamma=0.9/reach-v3/0", "runs/try/gamma=0.9/push-v3/0"]
+
+
+def test_an_algorithm_can_be_an_axis(runs):
+    planned = runs(axes={"algo.name": ["sac", "ppo"]}, set={"env.id": "tiny/point"})
+    assert [run.config.algo.name for run in planned] == ["sac", "ppo"]
+    (run,) = runs(axes={"algo": [{"name": "ppo", "lr": 0.01}]}, set={"env": {"id": "tiny/point"}})
+    assert (run.config.algo.name, run.config.algo.lr) == ("ppo", 0.01)
+
+
+def test_names_are_short_readable_and_safe():
+    assert variant_name({"algo.hidden": [256, 256], "eval.background": True}) == "hidden=256x256,background=true"
+    assert variant_name({"env.seed": 1, "eval.seed": 2}) == "env.seed=1,eval.seed=2"
+    assert variant_name({"device": "cuda:0/../.."}) == "device=cuda-0-..-.."
+    assert variant_name({}) == variant_name({"env.id": "tiny/point"}) == "base"
+    long = {f"algo.key{i}": 0.123456 for i in range(9)}
+    assert len(variant_name(long)) == 80
+    assert variant_name(long) != variant_name({**long, "algo.key8": 0.2})
+
+
+def test_a_base_can_be_a_file_beside_the_sweep(runs, tmp_path):
+    (tmp_path / "mine.yaml").write_text("{steps: 77, env: {id: tiny/point}}")
+    (run,) = runs(base="mine.yaml", set={"algo.gamma": 0.5})
+    assert (run.config.steps, run.config.env.id, run.config.algo.gamma) == (77, "tiny/point", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"axis": {}}, "unknown sweep key 'axis'; did you mean 'axes'?"),
+        ({"axes": {"algo.lrr": [1]}}, "unknown config key 'algo.lrr'; did you mean 'algo.lr'?"),
+        ({"axes": {"algo.epochs": [4, "many"]}}, "config key 'algo.epochs' must be int, not 'many'"),
+        ({"axes": {"algo.epochs": [4, 0]}}, "sweep try, epochs=0: epochs must be at least 1"),
+        ({"axes": {"algo.epochs": 4}}, "axis 'algo.epochs' must be a list"),
+        ({"axes": {"seed": [4]}}, "use seeds"),
+        ({"axes": {"experiment": ["a"]}}, "'experiment' is set by the sweep: use name"),
+        ({"axes": {"algo.lr": [1.0]}, "zip": [{"algo.lr": [2.0]}]}, "'algo.lr' is no axis: it is given twice"),
+        ({"zip": [{"algo.lr": [1.0], "algo.epochs": [1, 2]}]}, "equally many values: algo.lr 1, algo.epochs 2"),
+        ({"axes": {"algo.lr": [1.0]}, "exclude": [{"algo.l": 1.0}]}, "'algo.l' is not swept; did you mean 'algo.lr'?"),
+        ({"axes": {"algo.lr": [1.0]}, "exclude": [{"algo.lr": 2.0}]}, "matches nothing"),
+        ({"axes": {"algo.lr": [1.0]}, "exclude": [{"algo.lr": 1.0}]}, "everything is excluded"),
+        ({"seeds": []}, "'seeds' must be"),
+        ({"seeds": [1, 1]}, "given twice"),
+        ({"seeds": [True]}, "'seeds' must be"),
+        ({"name": "../x"}, "plain word"),
+        ({"name": 3}, "must be a name"),
+        ({"goal": "up"}, "'max' or 'min'"),
+        ({"base": "cartpoel"}, "did you mean 'cartpole'?"),
+        ({"base": "nowhere.yaml"}, "does not exist"),
+        ({"zip": {}}, "list of config keys"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_starts(runs, keys, message):
+    with pytest.raises(ConfigError, match=message):
+        runs(**{"base": "cartpole", **keys})
+
+
+def test_dotted_keys_and_sections_mean_the_same():
+    assert nested({"algo": {"name": "ppo"}, "algo.lr": 1, "steps": 2}) == {"algo": {"name": "ppo", "lr": 1}, "steps": 2}
+    with pytest.raises(ConfigError, match="twice"):
+        nested({"algo": 1, "algo.lr": 2})
+
+
+def test_a_run_that_was_begun_with_another_config_is_named(runs, tmp_path):
+    keys = {"base": "cartpole", "set": {"runs_dir": str(tmp_path / "runs"), "steps": 1000}, "axes": {"algo.lr": [0.01]}}
+    (run,) = runs(**keys)
+    check_existing(run)
+    RunDir.create(run.config, []).close()
+    check_existing(run)
+    longer = {**keys, "set": {**keys["set"], "steps": 2000, "checkpoint.keep_last": 9}}
+    check_existing(runs(**longer)[0])
+    for change, message in (
+        ({"steps": 500}, "has steps 1000, the sweep says 500"),
+        ({"algo.gamma": 0.5}, "algo.gamma"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            check_existing(runs(**{**keys, "set": {**keys["set"], **change}})[0])
+
+
+def test_the_example_is_a_sweep():
+    planned = expand(read_sweep(EXAMPLE))
+    assert names(planned)[:3] == ["lr=0.0001,epochs=10/0", "lr=0.0003,epochs=10/0", "lr=0.001,epochs=4/0"]
+    assert len(planned) == 9
