@@ -47,6 +47,9 @@ EXPERTS = {
 """Suite -> ``module:function`` of ``expert(task)``, a policy that was written and not learned; few suites have any.
 Where a suite has auxiliary tasks too, ``expert(task, name)`` is that of one of them."""
 
+NAMED_EXPERTS = ("soft",)
+"""Suites that have several experts for a task: there ``expert(task, name)`` is one of them by its name."""
+
 TASKS = {"panda": "roboloop.envs.panda.auxiliary:tasks", "play": "roboloop.envs.play_tasks:tasks"}
 """Suite -> ``module:function`` of ``tasks(task, cfg)``, its auxiliary tasks; no simulator is imported for them."""
 
@@ -243,7 +246,7 @@ def scripted_policy(env_id: str, name: str = "") -> PortablePolicy:
     if suite not in EXPERTS:
         known = ", ".join(f"{name}/..." for name in EXPERTS)
         raise ConfigError(f"{env_id} has no scripted expert: there are experts for {known}")
-    if name and suite in TASKS:
+    if name and suite not in NAMED_EXPERTS:
         task_index(name, auxiliary_tasks(EnvConfig(id=env_id)).names, env_id)
     with _needs(suite):
         expert = cast("Callable[..., PortablePolicy]", resolve(EXPERTS[suite]))

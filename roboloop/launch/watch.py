@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.options import Options
+from roboloop.core.stop import StopRequest
 from roboloop.launch.job import Job
 from roboloop.launch.plan import planned_runs
 from roboloop.launch.processes import memory_bytes
@@ -107,15 +108,22 @@ def _follow(root: Path, period_s: float) -> int:
     from rich.live import Live
     from rich.text import Text
 
-    try:
+    with StopRequest() as stop:
         if not sys.stdout.isatty():
-            while True:
+            while not stop:
                 print(show(root), end="\n\n", flush=True)
-                time.sleep(period_s)
+                _wait(period_s, stop)
+            return 0
         # on a screen of its own, since a table that is higher than the window would leave its head behind each time
         with Live(auto_refresh=False, screen=True) as live:
-            while True:
+            while not stop:
                 live.update(Text(show(root, sum_first=True), no_wrap=True, overflow="crop"), refresh=True)
-                time.sleep(period_s)
-    except KeyboardInterrupt:
-        return 0
+                _wait(period_s, stop)
+    return 0
+
+
+def _wait(period_s: float, stop: StopRequest) -> None:
+    """Sleep, but no longer than until somebody asks for the end."""
+    until_s = time.monotonic() + period_s
+    while not stop and (left_s := until_s - time.monotonic()) > 0:
+        time.sleep(min(left_s, 0.1))
