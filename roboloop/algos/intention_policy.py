@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from roboloop.algos.intentions import Intentions
-from roboloop.algos.policy import ActorPolicy
+from roboloop.algos.policy import ActorPolicy, ActsThrough
 from roboloop.algos.schedulers import HandcraftedSchedule, ScheduleConfig, make_scheduler, schedule_from_data
 from roboloop.core.blueprint import kind_of
 from roboloop.core.config import to_dict
@@ -32,7 +32,7 @@ def showing_task(obs: Array, task: Array, num_tasks: int) -> Array:
     return np.concatenate((obs.astype(np.float32, copy=False), one_hot), axis=-1)
 
 
-class IntentionPolicy:
+class IntentionPolicy(ActsThrough):
     """Acts by the actor of a set of tasks; the choices of its scheduler are its memory."""
 
     def __init__(
@@ -51,11 +51,6 @@ class IntentionPolicy:
         self._always, self._num_tasks = always, len(tasks)
         self.intentions = Intentions(self.scheduler, cfg.period, max_steps)
         self.memory_size = self.intentions.memory_size
-
-    @property
-    def version(self) -> int:
-        """Which weights these are."""
-        return self.actor.version
 
     def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
         """Return actions of the tasks whose turn it is; without exploring, of the main one, and nothing is chosen."""
@@ -86,16 +81,3 @@ class IntentionPolicy:
         policy = cls(actor, schedule, data["tasks"], data["max_steps"], data["seed"], data["always"])
         policy.scheduler.load(data["scheduler"])
         return policy
-
-    @property
-    def num_weights(self) -> int:
-        """Length of the actor's flat weights."""
-        return self.actor.num_weights
-
-    def write_weights(self, out: Array) -> None:
-        """Write the actor's."""
-        self.actor.write_weights(out)
-
-    def read_weights(self, flat: Array, version: int) -> None:
-        """Take over what ``write_weights`` wrote."""
-        self.actor.read_weights(flat, version)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from roboloop.algos.picks import PICKS, Picks, at
-from roboloop.algos.policy import ActionScale, ActorPolicy, squashed
+from roboloop.algos.policy import ActionScale, ActorPolicy, ActsThrough, squashed
 from roboloop.core.blueprint import WithoutWeights, kind_of
 from roboloop.core.state import spec_from_data, spec_to_data
 from roboloop.core.types import Array, Decision, EnvSpec
@@ -131,7 +131,7 @@ def among_best(values: Array, fraction: float, rng: np.random.Generator) -> Arra
     return at(order, rng.integers(few, size=len(values)))
 
 
-class PickPolicy:
+class PickPolicy(ActsThrough):
     """Picks among the candidates that it is offered, and has an actor place what was picked."""
 
     memory_size = 0
@@ -151,15 +151,6 @@ class PickPolicy:
             judge = Judge(self._critics, actor, picks, habit.copies)
             self._calm = Best(judge, habit.fraction) if habit.best else uniform
             self._exploring = Best(judge, habit.fraction_exploring) if habit.best_exploring else uniform
-
-    @property
-    def version(self) -> int:
-        """Which weights these are."""
-        return self.actor.version
-
-    @version.setter
-    def version(self, version: int) -> None:
-        self.actor.version = version
 
     def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
         """Return picks and displacements, ``[B, P + D]``."""
@@ -200,22 +191,13 @@ class PickPolicy:
             (self._critics or {})[name].copy_(view)
 
 
-class JointPolicy:
+class JointPolicy(ActsThrough):
     """An actor that picks by itself: candidates are not looked at."""
 
     memory_size = 0
 
     def __init__(self, actor: ActorPolicy, spec: EnvSpec) -> None:
         self.actor, self._spec, self._picks = actor, spec, Picks.of(spec)
-
-    @property
-    def version(self) -> int:
-        """Which weights these are."""
-        return self.actor.version
-
-    @version.setter
-    def version(self, version: int) -> None:
-        self.actor.version = version
 
     def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
         """Return the actor's actions."""
@@ -229,19 +211,6 @@ class JointPolicy:
     def from_blueprint(cls, data: dict[str, Any]) -> JointPolicy:
         """Build the same policy anew, with weights still to be read."""
         return cls(ActorPolicy.from_blueprint(data["actor"]), spec_from_data(data["spec"]))
-
-    @property
-    def num_weights(self) -> int:
-        """Length of the actor's flat weights."""
-        return self.actor.num_weights
-
-    def write_weights(self, out: Array) -> None:
-        """Write the actor's."""
-        self.actor.write_weights(out)
-
-    def read_weights(self, flat: Array, version: int) -> None:
-        """Take over what ``write_weights`` wrote."""
-        self.actor.read_weights(flat, version)
 
 
 class RandomPicks(WithoutWeights):

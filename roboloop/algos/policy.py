@@ -276,3 +276,31 @@ class ActorPolicy:
             self.weights[name].copy_(view)
         self.norm.numbers[:] = flat[self._layout.size :]
         self.version = version
+
+
+class ActsThrough:
+    """What a policy that decides around an actor takes from it: version and weights."""
+
+    actor: ActorPolicy
+
+    @property
+    def version(self) -> int:
+        """Which weights these are."""
+        return self.actor.version
+
+    @version.setter
+    def version(self, version: int) -> None:
+        self.actor.version = version
+
+    @property
+    def num_weights(self) -> int:
+        """Length of the flat weights."""
+        return self.actor.num_weights
+
+    def write_weights(self, out: Array) -> None:
+        """Write the actor's."""
+        self.actor.write_weights(out)
+
+    def read_weights(self, flat: Array, version: int) -> None:
+        """Take over what ``write_weights`` wrote."""
+        self.actor.read_weights(flat, version)
