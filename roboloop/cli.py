@@ -53,6 +53,12 @@ def _tail(args: list[str]) -> int:
     return tail(args)
 
 
+def _dash(args: list[str]) -> int:
+    from roboloop.dash.command import dash
+
+    return dash(args)
+
+
 def _plot(args: list[str]) -> int:
     from roboloop.track.commands import plot
 
@@ -139,6 +145,7 @@ VERBS: dict[str, tuple[Verb, str]] = {
     "stop": (_stop, "let runs or a whole sweep save and end"),
     "requeue": (_requeue, "let runs of a sweep be started again that were stopped or failed"),
     "tail": (_tail, "print what a run of a sweep said last"),
+    "dash": (_dash, "follow runs live in a browser: curves, evaluations, films, logs; stop them and go on"),
     "plot": (_plot, "draw learning curves of one or more runs"),
     "report": (_report, "write one page about many runs: curves, intervals, comparisons, settings, videos, origin"),
     "record": (_record, "make a dataset by acting: a run's policy, a scripted expert, or random actions"),

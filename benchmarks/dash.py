@@ -1,0 +1,195 @@
+"""Time to the first picture of many long runs: `roboloop dash` beside TensorBoard, same logs, same Chromium.
+
+Both are started as a user starts them, on run directories with one scalar of so many points, as metrics.jsonl and as
+the event files that mirror it. The clock runs from the start of the command until the curves of all runs are on the
+screen. Ours are drawn from a sketch of each log first; when they are whole is a second number. TensorBoard's page is
+opened when its server has read every run to its end, which is most of its time: a page that is opened earlier may show
+some of the curves sooner, and must be loaded again for the others. In its favour, its picture counts as soon as there
+is any colour in its chart. Rounds alternate; medians are told. All files are read once before, so that both find them
+in memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+TAG = "train/return"
+FLAGS = (
+    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+).split()
+_LIMIT_S = 900.0
+_DIFFERENT = 4
+
+
+def make_runs(root: Path, runs: int, points: int) -> None:
+    """Write a few different runs, and copies of them under other seeds."""
+    from roboloop.core.rng import stream
+    from roboloop.track.sinks import TensorBoardSink
+
+    made = []
+    for run in range(runs):
+        path = root / f"variant-{run // 10}" / "reach" / str(run % 10)
+        if run >= _DIFFERENT:
+            shutil.copytree(made[run % _DIFFERENT], path)
+            continue
+        values = stream(run, "bench-dash").normal(size=points).cumsum()
+        rows = [{"step": i, TAG: round(float(value), 5)} for i, value in enumerate(values)]
+        path.mkdir(parents=True)
+        (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        sink = TensorBoardSink(path / "events")
+        for row in rows:
+            sink.write(int(row["step"]), {TAG: row[TAG]})
+        sink.close()
+        (path / "config.yaml").write_text(f"seed: {run}\nsteps: {points}\n")
+        status = {"state": "done", "step": points, "steps": points, "updated_unix_s": time.time()}
+        (path / "status.json").write_text(json.dumps(status))
+        made.append(path)
+
+
+@contextlib.contextmanager
+def started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=dict(os.environ))
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def ours(browser: Any, root: Path, runs: int, first_only: bool) -> dict[str, float]:
+    begin_s = time.monotonic()
+    with started([sys.executable, "-m", "roboloop.cli", "dash", str(root)]) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        page = browser.new_context(viewport={"width": 1280, "height": 800}).new_page()
+        page.set_default_timeout(_LIMIT_S * 1e3)
+        page.goto(url)
+        page.uncheck("#group")  # one line for each run, as TensorBoard draws them
+        page.wait_for_selector(f'.chart[data-lines="{runs}"]')
+        first_s = time.monotonic() - begin_s
+        if not first_only:
+            page.wait_for_selector("#reading", state="hidden")
+        whole_s = time.monotonic() - begin_s
+        page.context.close()
+    return {"first_s": first_s, "whole_s": whole_s}
+
+
+def tensorboard(browser: Any, root: Path, runs: int, points: int) -> dict[str, float]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    begin_s = time.monotonic()
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(root), "--port", str(port)]
+    with started([*command, "--host", "127.0.0.1"]):
+        address = f"http://127.0.0.1:{port}"
+        while _runs_read(address, points) < runs:
+            if time.monotonic() - begin_s > _LIMIT_S:
+                raise TimeoutError("TensorBoard has not read all runs")
+            time.sleep(0.5)
+        read_s = time.monotonic() - begin_s
+        page = browser.new_context(viewport={"width": 1280, "height": 800}).new_page()
+        page.set_default_timeout(_LIMIT_S * 1e3)
+        page.goto(f"{address}/#timeseries")
+        page.wait_for_selector("tb-data-table-content-row mat-checkbox")
+        if not page.locator("tb-data-table-content-row input:checked").count():  # of very many runs none is drawn
+            page.locator("runs-data-table mat-checkbox input").first.click()
+        while not _is_coloured(page.locator("scalar-card line-chart").first.screenshot()):
+            if time.monotonic() - begin_s > _LIMIT_S:
+                raise TimeoutError("TensorBoard has drawn nothing")
+        first_s = time.monotonic() - begin_s
+        page.context.close()
+    return {"read_s": read_s, "first_s": first_s}
+
+
+def _is_coloured(picture: bytes) -> bool:
+    """Say whether a part of a picture is neither black, white nor grey."""
+    from PIL import Image
+
+    pixels = np.asarray(Image.open(io.BytesIO(picture)).convert("RGB")).astype(int)
+    return bool((np.ptp(pixels, axis=2) > 60).mean() > 0.003)
+
+
+def _runs_read(address: str, points: int) -> int:
+    """Return how many runs TensorBoard's server knows to their end."""
+    data = urllib.parse.urlencode({"requests": json.dumps([{"plugin": "scalars", "tag": TAG}])}).encode()
+    url = f"{address}/experiment/defaultExperimentId/data/plugin/timeseries/timeSeries"
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, data), timeout=60) as answer:
+            (found,) = json.load(answer)
+    except (urllib.error.URLError, ConnectionError, ValueError):
+        return 0
+    series = found.get("runToSeries", {})
+    return sum(bool(rows) and rows[-1]["step"] == points - 1 for rows in series.values())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=200)
+    parser.add_argument("--points", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--first-only", action="store_true", help="do not wait until our curves are whole")
+    parser.add_argument("--logs", type=Path, help="where the runs are, or are made; a temporary folder if not given")
+    parser.add_argument("--chromium", default=shutil.which("chromium"))
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    from playwright.sync_api import sync_playwright
+
+    with contextlib.ExitStack() as stack:
+        root = args.logs or Path(stack.enter_context(tempfile.TemporaryDirectory())) / "runs"
+        if not root.exists():
+            make_runs(root, args.runs, args.points)
+        for path in root.rglob("*"):
+            if path.is_file():
+                path.read_bytes()
+        playwright = stack.enter_context(sync_playwright())
+        browser = playwright.chromium.launch(executable_path=args.chromium, args=FLAGS)
+        results: dict[str, list[dict[str, float]]] = {"roboloop dash": [], "TensorBoard": []}
+        for number in range(args.rounds):
+            turns = [("roboloop dash", lambda: ours(browser, root, args.runs, args.first_only)),
+                     ("TensorBoard", lambda: tensorboard(browser, root, args.runs, args.points))]  # fmt: skip
+            for name, turn in turns if number % 2 == 0 else turns[::-1]:
+                results[name].append(turn())
+                print(f"round {number}: {name} {results[name][-1]}", flush=True)
+        browser.close()
+    report(results, args)
+
+
+def report(results: dict[str, list[dict[str, float]]], args: argparse.Namespace) -> None:
+    medians = {
+        name: {key: statistics.median(row[key] for row in rows) for key in rows[0]} for name, rows in results.items()
+    }
+    own, other = medians["roboloop dash"], medians["TensorBoard"]
+    print(f"{args.runs} runs x {args.points} points, median of {args.rounds} rounds, seconds from the command's start")
+    print(f"{'':<16}{'first picture':>15}{'whole':>10}")
+    whole = "-" if args.first_only else format(own["whole_s"], ".2f")
+    print(f"{'roboloop dash':<16}{own['first_s']:>15.2f}{whole:>10}")
+    print(f"{'TensorBoard':<16}{other['first_s']:>15.2f}{other['read_s']:>10.2f}")
+    print(f"first picture: {other['first_s'] / own['first_s']:.1f}x sooner")
+    if args.out:
+        facts = {"runs": args.runs, "points": args.points, "load": os.getloadavg()[0], "results": results}
+        args.out.write_text(json.dumps(facts, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The local page that follows runs: a server that reads run directories, and a page without a build step."""

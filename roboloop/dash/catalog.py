@@ -1,0 +1,105 @@
+"""Which runs there are, by short ids, and which of their files may be shown."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from roboloop.core.errors import DataError
+from roboloop.launch.watch import Row, look
+
+_FRESH_S = 1.0
+MEDIA = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif", ".png": "image/png", ".jpg": "image/jpeg"}
+"""What a page may embed; nothing that a browser would run."""
+
+
+class Catalog:
+    """The runs under some roots, looked at again when the last look is old."""
+
+    def __init__(self, roots: Sequence[Path]) -> None:
+        self.roots = [root.resolve() for root in roots]
+        self._rows: dict[str, Row] = {}
+        self._looked_s = -math.inf
+        self._lock = threading.Lock()
+
+    def rows(self) -> dict[str, Row]:
+        """Return all runs by their ids."""
+        with self._lock:
+            if time.monotonic() - self._looked_s > _FRESH_S:
+                found: dict[str, Row] = {}
+                for root in self.roots:
+                    found |= {id_of(row.path): row for row in look(root) if contained(row.path, root)}
+                self._rows, self._looked_s = found, time.monotonic()
+            return self._rows
+
+    def forget(self) -> None:
+        """Look again at the next question."""
+        self._looked_s = -math.inf
+
+    def run(self, run_id: str) -> Path:
+        """Return the directory of a run; an id that is not ours is a DataError."""
+        row = self._rows.get(run_id) or self.rows().get(run_id)
+        if row is None:
+            raise DataError("no such run")
+        return row.path
+
+    def name(self, path: Path) -> str:
+        """Return how a run is called on the page: its path below its root, with the root where there are several."""
+        for root in self.roots:
+            if path.is_relative_to(root):
+                inner = str(path.relative_to(root))
+                return path.name if inner == "." else inner if len(self.roots) == 1 else f"{root.name}/{inner}"
+        return path.name
+
+    def media(self, run_id: str, inner: str) -> Path:
+        """Return a film or picture of a run; anything else, or anything outside of the run, is a DataError."""
+        run = self.run(run_id)
+        path = run / inner
+        if "\0" in inner or path.suffix.lower() not in MEDIA or not contained(path, run) or not path.is_file():
+            raise DataError("no such file")
+        return path.resolve()
+
+
+def contained(path: Path, root: Path) -> bool:
+    """Say whether a path is below a root (or the root) after all symbolic links have been followed."""
+    try:
+        return path.resolve(strict=True).is_relative_to(root.resolve(strict=True))
+    except (OSError, RuntimeError, ValueError):
+        # a run of a sweep that waits has no directory yet: its name alone must be below
+        return not path.exists() and ".." not in path.parts and path.is_relative_to(root)
+
+
+def id_of(path: Path) -> str:
+    """Return a short name of a run's path that needs no quoting."""
+    return hashlib.sha256(str(path).encode()).hexdigest()[:10]
+
+
+def listed(catalog: Catalog) -> list[dict[str, Any]]:
+    """Return all runs as the page lists them."""
+    rows = []
+    for run_id, row in catalog.rows().items():
+        info = row.info
+        rows.append({
+            "id": run_id,
+            "name": catalog.name(row.path),
+            "group": f"{info.experiment}/{info.task}" if info else str(Path(catalog.name(row.path)).parent),
+            "task": info.task if info else "",
+            "seed": info.seed if info else None,
+            "state": row.state,
+            "step": info.step if info else 0,
+            "steps": row.steps,
+            "success": info.last_success if info else None,
+            "return": info.last_return if info else None,
+            "steps_per_s": info.steps_per_s if info else None,
+            "eta_s": info.eta_s if info and row.state == "running" else None,
+            "slot": row.slot,
+            "memory_bytes": row.memory_bytes,
+            "updated": info.updated if info and math.isfinite(info.updated) else None,
+            "error": info.error if info else "",
+        })  # fmt: skip
+    return rows

@@ -1,0 +1,166 @@
+"""Everything about one run: settings, evaluations, films, data, time; and the end of what it said."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roboloop.core.errors import DataError
+from roboloop.core.types import Array
+from roboloop.dash.catalog import MEDIA, contained
+from roboloop.dash.series import Logs
+from roboloop.launch.job import Job
+from roboloop.track.metrics import finite
+from roboloop.track.read import names_of
+from roboloop.track.summary import flatten, read_summary
+
+TAIL_BYTES = 64 << 10
+"""Most that one answer holds of a log."""
+_MEDIA_FOLDERS = ("videos", "plots", "pictures", "frames")
+_MOST_MEDIA = 200
+_DATASETS = ("dataset", "recorded")
+_SHEET_EPISODES, _SHEET_COLUMNS = 6, 8
+_BARS = 40
+CHOICE = "choice/"
+"""Metrics of guided play: the share of steps in which a task acted."""
+
+
+def detail(run: Path, logs: Logs) -> dict[str, Any]:
+    """Return all that the page shows of a run beside curves and log."""
+    summary = read_summary(run)
+    return {
+        "path": str(run),
+        "config": dict(sorted(summary.config.items())),
+        "origin": finite(summary.origin),
+        "evaluations": [finite(asdict(each)) for each in summary.evaluations],
+        "seconds": summary.seconds,
+        "media": media(run),
+        "datasets": [name for name in _DATASETS if (run / name / "schema.json").is_file()],
+        "notes": list(summary.notes),
+        "resources": resources(run, logs),
+        "latency": latency(run, logs),
+        "timeline": timeline(run, logs),
+    }
+
+
+def media(run: Path) -> list[dict[str, Any]]:
+    """Return the films and pictures of a run, newest first."""
+    found: list[dict[str, Any]] = []
+    for folder in _MEDIA_FOLDERS:
+        for path in sorted((run / folder).rglob("*")):
+            kind = MEDIA.get(path.suffix.lower())
+            if kind and not path.name.startswith(".") and path.is_file() and contained(path, run):
+                stat = path.stat()
+                found.append({
+                    "name": str(path.relative_to(run)), "kind": kind.split("/")[0],
+                    "bytes": stat.st_size, "unix_s": stat.st_mtime,
+                })  # fmt: skip
+    return sorted(found, key=lambda each: -each["unix_s"])[:_MOST_MEDIA]
+
+
+def resources(run: Path, logs: Logs) -> list[dict[str, float]]:
+    """Return rows of the timing log: speeds and seconds by section, from all over training."""
+    rows = logs.sketch(run / "timing.jsonl")
+    every = max(1, len(rows) // 200)
+    return [{key: value for key, value in row.items() if isinstance(value, int | float)} for row in rows[::every]]
+
+
+def latency(run: Path, logs: Logs) -> dict[str, Any] | None:
+    """Return histograms of how a robot's deadlines were kept; none where there was no robot.
+
+    A log line has the median, the 99th percentile and the worst of its time; a histogram counts log lines.
+    """
+    path = run / "timing.jsonl"
+    columns = {
+        key.removeprefix("sample/"): logs.column(path, key).value
+        for key in logs.keys(path)
+        if key.startswith("sample/") and key.endswith("_ms")
+    }
+    columns = {key: values for key, values in columns.items() if len(values)}
+    if not columns:
+        return None
+    histograms = {}
+    for key, values in columns.items():
+        counts, edges = np.histogram(values, bins=min(_BARS, max(5, len(values))))
+        histograms[key] = {"counts": counts.tolist(), "edges_ms": [float(f"{edge:.4g}") for edge in edges]}
+    return {"log_lines": max(map(len, columns.values())), "histograms": histograms}
+
+
+def timeline(run: Path, logs: Logs) -> dict[str, Any] | None:
+    """Return which task acted how much over training; none where only one task can."""
+    path = run / "metrics.jsonl"
+    tasks = [key.removeprefix(CHOICE) for key in logs.keys(path) if key.startswith(CHOICE)]
+    if not tasks:
+        return None
+    rows = [row for row in logs.sketch(path) if any(f"{CHOICE}{task}" in row for task in tasks)]
+    shares = {task: [row.get(f"{CHOICE}{task}") or 0.0 for row in rows] for task in tasks}
+    return {"step": [row["step"] for row in rows], "shares": shares}
+
+
+def tail(run: Path, start: int | None) -> dict[str, Any]:
+    """Return what a run said from an offset on, or its end; never more than a bounded number of bytes."""
+    log = Job(run).log
+    path = log if log.is_file() else run / "metrics.jsonl"
+    if not contained(path, run):
+        raise DataError("no log")
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            # a log that became shorter was cut by a resume: its end is shown anew
+            begin = (
+                max(0, size - TAIL_BYTES) if start is None or not 0 <= start <= size else max(start, size - TAIL_BYTES)
+            )
+            file.seek(begin)
+            data = file.read(TAIL_BYTES)
+    except OSError:
+        return {"file": "", "text": "", "from": 0, "to": 0, "size": 0}
+    cut = data.find(b"\n") + 1 if begin and begin != start else 0
+    whole = data.rfind(b"\n") + 1 if begin + len(data) < size else len(data)
+    text = data[cut:whole].decode(errors="replace")
+    return {"file": path.name, "text": text, "from": begin + cut, "to": begin + whole, "size": size}
+
+
+def differences(runs: Sequence[Path]) -> dict[str, Any]:
+    """Return the settings in which runs differ; what a run does not have is None."""
+    import yaml
+
+    configs = []
+    for run in runs:
+        try:
+            data = yaml.safe_load((run / "config.yaml").read_text())
+        except (OSError, ValueError, yaml.YAMLError):
+            data = {}
+        configs.append(flatten(data if isinstance(data, dict) else {}))
+    keys = sorted({key for config in configs for key in config})
+    rows = {key: [config.get(key) for config in configs] for key in keys}
+    differing = {key: values for key, values in rows.items() if any(value != values[0] for value in values)}
+    return {"names": ["/".join(map(str, names_of(run))) for run in runs], "rows": finite(differing)}
+
+
+def sheet(run: Path, name: str) -> bytes:
+    """Return a contact sheet of a run's dataset as PNG: a row for each of the newest episodes."""
+    if name not in _DATASETS or not contained(run / name, run):
+        raise DataError("no such dataset")
+    from roboloop.data.dataset import Dataset
+    from roboloop.track.sheet import draw_sheet
+
+    data = Dataset.open(run / name)
+    try:
+        pictures: list[Array] = []
+        for row in range(len(data))[-_SHEET_EPISODES:]:
+            obs = data.episode(row).obs
+            image = obs["image"] if obs.dtype.names and "image" in obs.dtype.names else obs
+            if image.ndim != 4 or image.dtype != np.uint8:
+                raise DataError("its observations are no pictures")
+            pictures += [image[i] for i in np.linspace(0, len(image) - 1, _SHEET_COLUMNS).astype(int)]
+    finally:
+        data.close()
+    out = io.BytesIO()
+    draw_sheet(pictures, _SHEET_COLUMNS).save(out, format="PNG")
+    return out.getvalue()

@@ -1,0 +1,158 @@
+// All about one run: state and buttons, evaluations, films, data, time, settings, the end of its log.
+import { Chart, short } from "/static/chart.js";
+
+export function el(tag, name, ...children) {
+  const made = document.createElement(tag);
+  if (name) made.className = name;
+  made.append(...children);
+  return made;
+}
+
+export function seconds(s) {
+  if (s === null || s === undefined || !isFinite(s)) return "-";
+  if (s < 90) return `${Math.round(s)} s`;
+  if (s < 5400) return `${Math.round(s / 60)} min`;
+  return `${(s / 3600).toFixed(1)} h`;
+}
+
+const ACTIVE = ["running", "starting"], RESUMABLE = ["stopped", "lost", "failed", "held"];
+
+export class Detail {
+  constructor(box, run, ask, close, changed) {
+    this.box = box; this.run = run; this.id = run.id; this.ask = ask; this.changed = changed; this.to = null;
+    const back = el("button", "", "back");
+    back.addEventListener("click", close);
+    this.state = el("p", "state");
+    this.said = el("p", "hint");
+    this.said.setAttribute("role", "status");
+    this.stop = el("button", "stop", "stop");
+    this.resume = el("button", "resume", "resume");
+    this.stop.addEventListener("click", () => this.act("stop"));
+    this.resume.addEventListener("click", () => this.act("resume"));
+    this.body = el("div");
+    this.log = el("pre");
+    this.log.setAttribute("aria-label", "log");
+    this.log.tabIndex = 0;
+    box.replaceChildren(el("div", "bar", back, this.stop, this.resume), el("h2", "title", run.name), this.state, this.said, this.body, el("h2", "", "log"), this.log);
+    this.show(run);
+    this.load().catch((e) => { this.said.textContent = e.message; });
+  }
+
+  show(run) {
+    this.run = run;
+    this.state.replaceChildren(el("span", run.state, run.state), ` · ${short(run.step)} of ${short(run.steps)} steps · ${run.steps_per_s ? short(Math.round(run.steps_per_s)) + " steps/s · " : ""}ETA ${seconds(run.eta_s)}${run.slot === null ? "" : ` · slot ${run.slot}`}${run.memory_bytes ? ` · ${Math.round(run.memory_bytes / 1e6)} MB` : ""}${run.error ? ` · ${run.error}` : ""}`);
+    this.stop.disabled = !ACTIVE.includes(run.state);
+    this.resume.disabled = !RESUMABLE.includes(run.state);
+  }
+
+  async act(what) {
+    this.stop.disabled = this.resume.disabled = true;
+    try {
+      this.said.textContent = (await this.ask(`/api/${what}/${this.id}`, { method: "POST" })).said;
+      await this.changed();
+    } catch (e) { this.said.textContent = e.message; }
+  }
+
+  async poll(run) {
+    if (run) this.show(run);
+    if (this.id) await this.follow();
+  }
+
+  async follow() {
+    const got = await this.ask(`/api/log/${this.id}${this.to === null ? "" : `?from=${this.to}`}`);
+    const atEnd = this.log.scrollHeight - this.log.scrollTop - this.log.clientHeight < 20;
+    if (this.to === null || got.from !== this.to) this.log.textContent = got.text;
+    else if (got.text) this.log.textContent = (this.log.textContent + got.text).slice(-200000);
+    this.to = got.to;
+    if (atEnd) this.log.scrollTop = this.log.scrollHeight;
+  }
+
+  async load() {
+    const [about] = await Promise.all([this.ask(`/api/run/${this.id}`), this.follow()]);
+    this.body.replaceChildren(
+      ...about.notes.map((n) => el("p", "hint", n)), ...evaluations(about), ...media(about, this.id), ...datasets(about, this.id),
+      ...timeline(about), ...latency(about), ...resources(about), ...settings(about));
+  }
+}
+
+function table(head, rows, name = "") {
+  return el("div", "wide", el("table", name, el("thead", "", el("tr", "", ...head.map((h) => el("th", "", h)))),
+    el("tbody", "", ...rows.map((r) => el("tr", "", ...r.map((c, i) => el("td", i ? "" : "key", String(c))))))));
+}
+
+function evaluations(about) {
+  if (!about.evaluations.length) return [];
+  const rows = [];
+  const row = (name, e, r) => rows.push([name, short(e.step), r.episodes, r.successes === null ? "-" : `${r.successes}/${r.episodes}`, `${short(r.mean_return)} (${short(r.return_low)} to ${short(r.return_high)})`]);
+  for (const e of about.evaluations) {
+    row(`${e.split}${Object.keys(e.special).length ? " " + JSON.stringify(e.special) : ""}`, e, e.whole);
+    for (const [task, r] of Object.entries(e.tasks)) row(`  ${task}`, e, r);
+  }
+  return [el("h2", "", "evaluations"), table(["episodes of", "checkpoint", "episodes", "success", "return"], rows, "evaluations")];
+}
+
+function media(about, id) {
+  if (!about.media.length) return [];
+  const figures = about.media.map((m) => {
+    const path = `/media/${id}/${m.name.split("/").map(encodeURIComponent).join("/")}`;
+    const shown = document.createElement(m.kind === "video" ? "video" : "img");
+    shown.src = path;
+    if (m.kind === "video") { shown.controls = true; shown.loop = true; shown.muted = true; shown.preload = "metadata"; } else { shown.className = "picture"; shown.alt = m.name; shown.loading = "lazy"; }
+    shown.setAttribute("aria-label", m.name);
+    return el("figure", "", shown, el("figcaption", "", `${m.name} · ${short(m.bytes / 1e3)} kB`));
+  });
+  return [el("h2", "", "films and pictures"), el("div", "media", ...figures)];
+}
+
+function datasets(about, id) {
+  return about.datasets.flatMap((name) => {
+    const sheet = el("img", "picture sheet");
+    sheet.src = `/sheet/${id}/${name}`; sheet.alt = `contact sheet of ${name}: a row for each of its newest episodes`;
+    const none = el("p", "hint", "its observations are no pictures");
+    none.hidden = true;
+    sheet.addEventListener("error", () => { sheet.hidden = true; none.hidden = false; });
+    return [el("h2", "", name), sheet, none];
+  });
+}
+
+function chartOf(title, lines) {
+  const box = el("div"), chart = new Chart(box, title, () => {});
+  box.classList.add("small");
+  chart.set(lines.map((l, i) => ({ colour: i, ...l })), false);
+  return box;
+}
+
+function timeline(about) {
+  if (!about.timeline) return [];
+  const { step, shares } = about.timeline, sums = step.map(() => 0);
+  const lines = Object.entries(shares).map(([task, share]) => {
+    const low = sums.slice(), high = share.map((s, i) => (sums[i] += s));
+    return { name: task, x: step, y: high, low, high };
+  });
+  return [el("h2", "", "which task acted (share of choices, one on another)"), chartOf("tasks", lines), table(["task", "last share"], lines.map((l) => [l.name, short(l.high.at(-1) - l.low.at(-1))]))];
+}
+
+function latency(about) {
+  if (!about.latency) return [];
+  const boxes = Object.entries(about.latency.histograms).map(([name, { counts, edges_ms }]) => {
+    const x = [], y = [];
+    counts.forEach((n, i) => { x.push(edges_ms[i], edges_ms[i + 1]); y.push(n, n); });
+    return chartOf(name, [{ name, x, y, low: y.map(() => 0), high: y }]);
+  });
+  return [el("h2", "", `real-time latency in ms (counts of ${about.latency.log_lines} log lines)`), el("div", "media", ...boxes)];
+}
+
+function resources(about) {
+  if (!about.resources.length) return [];
+  const speed = ["steps_per_s", "updates_per_s"].map((key) => ({ name: key, rows: about.resources.filter((r) => key in r) })).filter((l) => l.rows.length)
+    .map((l) => ({ name: l.name, x: l.rows.map((r) => r.step), y: l.rows.map((r) => r[l.name]) }));
+  const parts = Object.entries(about.seconds).filter(([name]) => name !== "wall"), total = about.seconds.wall || 1;
+  const rows = parts.map(([name, s]) => [name, seconds(s), `${Math.round((100 * s) / total)} %`]);
+  return [el("h2", "", "time"), ...(speed.length ? [chartOf("steps and updates per second", speed)] : []), ...(rows.length ? [table(["section", "time", "share"], rows)] : [])];
+}
+
+function settings(about) {
+  const flat = (o) => Object.entries(o).map(([k, v]) => [k, typeof v === "string" ? v : JSON.stringify(v)]);
+  const fold = (title, rows) => el("details", "", el("summary", "", title), table(["name", "value"], rows));
+  return [fold("settings", flat(about.config)), fold("origin", flat({ path: about.path, ...about.origin }))];
+}

@@ -1,0 +1,205 @@
+"""The page in a real browser."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("starlette", reason="the extra dash is not installed")
+pytest.importorskip("playwright", reason="playwright is not installed")
+
+from roboloop.track.read import read_run
+from roboloop.track.video import write_video
+from tests.dash.browser import chromium, needs_chromium, served
+from tests.dash.kit import make_run
+
+pytestmark = needs_chromium
+EVIL = "<img src=x onerror=document.title='evil'>"
+_LONG_MS = 60_000
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def open_page(browser):
+    contexts = []
+
+    def opened(url, **options):
+        context = browser.new_context(viewport={"width": 1280, "height": 800}, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(_LONG_MS)
+        page.troubles = []
+        page.on("pageerror", lambda error: page.troubles.append(str(error)))
+        page.goto(url)
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+
+
+def drawn(page, lines):
+    page.wait_for_selector(f'.chart[data-lines="{lines}"]')
+
+
+def until(holds):
+    """Wait from here: what Playwright waits for inside the page is evaluated there, which the page's policy forbids."""
+    end_s = time.monotonic() + _LONG_MS / 1e3
+    while not holds():
+        assert time.monotonic() < end_s
+        time.sleep(0.1)
+
+
+def test_runs_are_listed_searched_and_reached_by_keys(tmp_path, open_page):
+    for name in ("sac/reach/0", "sac/reach/1", "ppo/push/0"):
+        make_run(tmp_path, name, state="failed" if name.startswith("ppo") else "done")
+    make_run(tmp_path, f"{EVIL}/t/0")
+    with served(tmp_path) as url:
+        page = open_page(url)
+        page.wait_for_selector("#rows tr >> nth=3")
+        assert "token" not in page.url
+        assert EVIL in page.inner_text("#rows")
+        assert page.title() == "roboloop dash"  # the name was shown, not run
+        assert page.locator("#rows img").count() == 0
+        page.keyboard.press("/")
+        page.keyboard.type("sac 1")
+        assert page.locator("#rows tr").count() == 1
+        page.keyboard.press("Enter")
+        page.fill("#search", "")
+        page.select_option("#state", "failed")
+        assert page.inner_text("#rows td.name") == "ppo/push/0"
+        page.select_option("#state", "")
+        page.locator("h1").click()
+        page.keyboard.press("j")
+        page.keyboard.press("k")
+        page.keyboard.press("j")
+        chosen = page.inner_text('#rows tr[aria-selected="true"] td.name')
+        page.keyboard.press("Enter")
+        assert page.inner_text("#detail h2.title") == chosen
+        page.keyboard.press("Escape")
+        page.wait_for_selector("#view", state="visible")
+        page.keyboard.press("?")
+        page.wait_for_selector("#help[open]")
+        assert page.troubles == []
+
+
+def test_without_the_token_nothing_is_shown(tmp_path, open_page):
+    make_run(tmp_path)
+    with served(tmp_path) as url:
+        page = open_page(url.partition("#")[0])
+        page.wait_for_selector("#trouble:not([hidden])")
+        assert "roboloop dash printed" in page.inner_text("#trouble")
+        assert page.locator("#rows tr").count() == 0
+
+
+def test_runs_are_overlaid_grouped_smoothed_and_differ(tmp_path, open_page):
+    for seed in range(3):
+        make_run(tmp_path, f"sac/reach/{seed}")
+    other = make_run(
+        tmp_path,
+        "ppo/reach/0",
+        [{"step": i, "updates": i, "train/return": 2.0 * i, "train/return/a": 1.0} for i in range(9)],
+    )
+    (other / "config.yaml").write_text("experiment: ppo\nsteps: 1000\nalgo: {lr: 0.5}\n")
+    with served(tmp_path) as url:
+        page = open_page(url)
+        drawn(page, 2)  # two groups
+        assert "sac/reach (3 seeds)" in page.inner_text("#legend")
+        page.uncheck("#group")
+        drawn(page, 4)
+        page.check("#log")
+        page.select_option("#x", "wall")
+        page.locator("#smoothing").fill("0.6")
+        drawn(page, 4)
+        page.check("#tasks")
+        page.wait_for_selector(".chart >> nth=1")
+        page.uncheck("#tasks")
+        page.get_by_label("draw ppo/reach/0").uncheck()
+        drawn(page, 3)
+        box = page.locator("canvas").bounding_box()
+        page.mouse.move(box["x"] + 300, box["y"] + 100)
+        page.wait_for_selector(".tip:not([hidden])")
+        page.mouse.down()
+        page.mouse.move(box["x"] + 400, box["y"] + 100)
+        page.mouse.up()
+        page.get_by_label("draw ppo/reach/0").check()
+        page.click("#compare")
+        assert "algo.lr" in page.inner_text("table.diff")
+        assert page.troubles == []
+
+
+def test_a_film_plays(tmp_path, open_page):
+    run = make_run(tmp_path)
+    write_video((np.full((64, 64, 3), 8 * i, np.uint8) for i in range(30)), run / "videos" / "evaluation.mp4", 15)
+    with served(tmp_path) as url:
+        page = open_page(url)
+        page.click("#rows tr")
+        page.wait_for_selector("#detail video")
+        played = page.evaluate(
+            """async () => {
+                const film = document.querySelector("#detail video");
+                await film.play();
+                const late = (done) => film.addEventListener("timeupdate", () => film.currentTime > 0.2 && done());
+                await new Promise(late);
+                return [film.videoWidth, film.error === null, film.currentTime > 0.2];
+            }"""
+        )
+        assert played == [64, True, True]
+
+
+def test_it_is_usable_on_a_phone_and_in_the_dark(tmp_path, open_page):
+    make_run(tmp_path, "a-rather-long-experiment-name/with-a-long-task/0")
+    with served(tmp_path) as url:
+        page = open_page(url, color_scheme="dark")
+        page.set_viewport_size({"width": 380, "height": 700})
+        drawn(page, 1)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 380
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(21, 24, 27)"
+        page.click("#rows tr")
+        page.wait_for_selector("#detail h2.title")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 380
+
+
+def test_a_training_run_is_followed_stopped_and_resumed(tmp_path, open_page):
+    flags = (
+        "--env tiny/point --experiment live --steps 100000000 --warmup-steps 50 --log-every-steps 100 --eval.episodes 0"
+        " --replay.capacity 1000 --algo.hidden 8 8 --algo.batch-size 8 --algo.processes 1 --checkpoint.every-steps 5000"
+    ).split()
+    command = [sys.executable, "-m", "roboloop.cli", "train", *flags, "--runs-dir", str(tmp_path)]
+    with open(tmp_path / "said", "w") as said:
+        process = subprocess.Popen(command, stdout=said, stderr=said, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    run = tmp_path / "live" / "point" / "0"
+    try:
+        with served(tmp_path) as url:
+            page = open_page(url)
+            page.wait_for_selector("#rows td.running")
+            drawn(page, 1)
+            first = page.inner_text("#rows td:nth-child(4)")
+            until(lambda: page.inner_text("#rows td:nth-child(4)") != first)
+            page.click("#rows tr")
+            page.click("button.stop")
+            page.wait_for_selector("#detail span.stopped")
+            assert process.wait(30) == 4
+            stopped_at = read_run(run).step
+            page.click("button.resume")
+            page.wait_for_selector("#detail span.running")
+            until(lambda: "resumed at step" in page.inner_text("#detail pre"))
+            until(lambda: read_run(run).step > stopped_at)
+            page.click("button.stop")
+            page.wait_for_selector("#detail span.stopped")
+            assert page.troubles == []
+    finally:
+        process.kill()
+        status = json.loads((run / "status.json").read_text()) if (run / "status.json").exists() else {}
+        if status.get("state") == "running" and status["pid"] != process.pid:
+            os.kill(status["pid"], signal.SIGKILL)

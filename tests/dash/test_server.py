@@ -1,0 +1,191 @@
+"""What the page is told: runs, curves as they grow, logs, differences; and that its buttons act as the commands do."""
+
+import json
+import signal
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("starlette", reason="the extra dash is not installed")
+
+from roboloop.dash.series import Logs, smooth, thin
+from tests.dash.kit import ORIGIN, client, make_run, run_id
+
+
+def curves(page, *runs, **query):
+    ids = ",".join(map(run_id, runs))
+    return page.get("/api/curves", params={"runs": ids, "key": "train/return", **query})
+
+
+def test_runs_are_listed_with_their_states(tmp_path):
+    make_run(tmp_path)
+    make_run(tmp_path, "sac/reach/1", state="failed")
+    rows = client(tmp_path).get("/api/runs").json()["runs"]
+    assert [(row["name"], row["state"], row["step"]) for row in rows] == [
+        ("sac/reach/0", "done", 190),
+        ("sac/reach/1", "failed", 190),
+    ]
+
+
+def test_a_curve_grows_with_its_log_and_only_by_whole_lines(tmp_path):
+    run = make_run(tmp_path)
+    page = client(tmp_path)
+    first = curves(page, run).json()
+    assert first["lines"][0]["y"] == [float(i) for i in range(20)]
+    assert curves(page, run, known=first["version"]).status_code == 204
+    with open(run / "metrics.jsonl", "a") as log:
+        log.write('{"step": 200, "train/return": 7.0}\n{"step": 210, "train/re')
+    second = curves(page, run, known=first["version"]).json()
+    assert second["lines"][0]["y"][-1] == 7.0
+    assert len(second["lines"][0]["y"]) == 21
+
+
+def test_a_log_that_a_resume_cut_and_that_grew_past_its_old_size_is_read_anew(tmp_path):
+    run = make_run(tmp_path)
+    page = client(tmp_path)
+    curves(page, run)
+    rows = [{"step": 10 * i, "train/return": -float(i)} for i in range(60)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert curves(page, run).json()["lines"][0]["y"] == [-float(i) for i in range(60)]
+
+
+def test_the_axis_may_be_wall_time_or_updates(tmp_path):
+    run = make_run(tmp_path)
+    page = client(tmp_path)
+    assert curves(page, run, x="wall").json()["lines"][0]["x"][-1] == 190 / 5
+    assert curves(page, run, x="updates").json()["lines"][0]["x"][-1] == 19
+    assert curves(page, run, x="time").status_code == 409
+
+
+def test_seeds_make_one_line_with_a_band(tmp_path):
+    runs = [
+        make_run(tmp_path, f"sac/reach/{seed}", [{"step": s, "train/return": s + seed} for s in range(5)])
+        for seed in (0, 2)
+    ]
+    (band,) = curves(client(tmp_path), *runs, by="group").json()["lines"]
+    assert band["y"] == [1, 2, 3, 4, 5]
+    assert band["low"] == [0, 1, 2, 3, 4]
+    assert band["high"] == [2, 3, 4, 5, 6]
+
+
+def test_a_long_log_is_a_sketch_first_and_whole_when_it_was_read(tmp_path):
+    rows = [{"step": i, "train/return": 1000.0 if i == 77_777 else float(i % 7)} for i in range(100_000)]
+    run = make_run(tmp_path, rows=rows)
+    logs = Logs()
+    page = client(tmp_path, logs=logs)
+    sketch = curves(page, run).json()
+    assert not sketch["lines"][0]["whole"]
+    assert sketch["lines"][0]["x"][0] == 0
+    assert sketch["lines"][0]["x"][-1] == 99_999
+    while logs.work():
+        pass
+    whole = curves(page, run, known=sketch["version"]).json()["lines"][0]
+    assert whole["whole"]
+    assert max(whole["y"]) == 1000.0  # the one point that stands out is never thinned away
+    assert len(whole["y"]) <= 4 * 800
+
+
+def test_thinning_keeps_the_lowest_and_highest_of_every_column():
+    rng = np.random.default_rng(0)
+    x, y = np.arange(10_000.0), rng.normal(size=10_000)
+    thin_x, thin_y = thin(x, y, 50, 0.0, 10_000.0)
+    assert len(thin_x) <= 200
+    for column in range(50):
+        inside, kept = (a // 200 == column for a in (x, thin_x))
+        assert y[inside].max() == thin_y[kept].max()
+        assert y[inside].min() == thin_y[kept].min()
+
+
+def test_smoothing_equals_its_definition():
+    value = np.random.default_rng(0).normal(size=5000)
+    total = mass = 0.0
+    slow = []
+    for v in value:
+        total, mass = 0.9 * total + v, 0.9 * mass + 1
+        slow.append(total / mass)
+    np.testing.assert_allclose(smooth(value, 0.9), slow, rtol=1e-9, atol=1e-12)
+
+
+def test_a_damaged_log_gives_what_can_be_read(tmp_path):
+    run = make_run(tmp_path)
+    (run / "metrics.jsonl").write_bytes(
+        b'{"step": 1, "train/return": 2}\n\xff\xfe not json\n[1]\n{"step": 3, "train/return": 4}\n'
+    )
+    assert curves(client(tmp_path), run).json()["lines"][0]["y"] == [2, 4]
+
+
+def test_settings_in_which_runs_differ_are_told(tmp_path):
+    runs = [make_run(tmp_path, f"sac/reach/{seed}") for seed in (0, 1)]
+    (runs[1] / "config.yaml").write_text("experiment: sac\nseed: 0\nsteps: 1000\nalgo: {lr: 0.2}\n")
+    answer = client(tmp_path).get("/api/diff", params={"runs": ",".join(map(run_id, runs))}).json()
+    assert answer["rows"] == {"algo.lr": [0.1, 0.2]}
+
+
+def test_a_log_is_followed_from_where_it_was_left(tmp_path):
+    run = make_run(tmp_path)
+    (run / "launch").mkdir()
+    log = run / "launch" / "output.log"
+    log.write_text("one\n")
+    page = client(tmp_path)
+    first = page.get(f"/api/log/{run_id(run)}").json()
+    log.write_text("one\ntwo\n")
+    second = page.get(f"/api/log/{run_id(run)}", params={"from": first["to"]}).json()
+    assert (first["text"], second["text"]) == ("one\n", "two\n")
+
+
+def test_a_film_comes_in_the_parts_that_a_browser_asks_for(tmp_path):
+    run = make_run(tmp_path)
+    (run / "videos").mkdir()
+    (run / "videos" / "evaluation.mp4").write_bytes(bytes(range(100)))
+    page = client(tmp_path)
+    assert page.get(f"/api/run/{run_id(run)}").json()["media"][0]["name"] == "videos/evaluation.mp4"
+    part = page.get(f"/media/{run_id(run)}/videos/evaluation.mp4", headers={"range": "bytes=10-19"})
+    assert (part.status_code, part.content) == (206, bytes(range(10, 20)))
+    assert part.headers["content-type"] == "video/mp4"
+
+
+def test_deadlines_of_a_robot_are_counted(tmp_path):
+    run = make_run(tmp_path)
+    rows = [{"step": i, "wall_s": i, "sample/lateness_p99_ms": i % 3} for i in range(30)]
+    (run / "timing.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    told = client(tmp_path).get(f"/api/run/{run_id(run)}").json()
+    assert sum(told["latency"]["histograms"]["lateness_p99_ms"]["counts"]) == 30
+
+
+def test_which_task_acted_is_a_timeline(tmp_path):
+    rows = [{"step": i, "choice/reach": 0.25, "choice/lift": 0.75} for i in range(5)]
+    run = make_run(tmp_path, rows=rows)
+    told = client(tmp_path).get(f"/api/run/{run_id(run)}").json()["timeline"]
+    assert told["shares"]["lift"] == [0.75] * 5
+
+
+def test_the_stop_button_does_what_the_command_does(tmp_path, monkeypatch):
+    sent = []
+    monkeypatch.setattr("roboloop.launch.job.os.kill", lambda pid, number: sent.append(number))
+    run = make_run(tmp_path, state="running")
+    answer = client(tmp_path).post(f"/api/stop/{run_id(run)}", headers={"origin": ORIGIN})
+    assert answer.json()["said"] == "saves and ends"
+    assert sent[-1] == signal.SIGTERM
+
+
+def test_a_run_that_runs_or_is_done_is_not_resumed(tmp_path):
+    page = client(tmp_path)
+    done, running = make_run(tmp_path), make_run(tmp_path, "sac/reach/1", state="running")
+    for run, why in ((done, "done"), (running, "runs already")):
+        answer = page.post(f"/api/resume/{run_id(run)}", headers={"origin": ORIGIN})
+        assert answer.status_code == 409
+        assert why in answer.json()["error"]
+
+
+def test_an_unknown_run_is_404(tmp_path):
+    assert client(tmp_path).get("/api/run/0123456789").status_code == 404
+
+
+def test_a_first_look_at_long_logs_is_short(tmp_path):
+    rows = [{"step": i, "train/return": float(i)} for i in range(30_000)]
+    runs = [make_run(tmp_path, f"sac/reach/{seed}", rows) for seed in range(5)]
+    page = client(tmp_path, logs=Logs(sketch_bytes=1000))
+    before_s = time.process_time()
+    curves(page, *runs)
+    assert time.process_time() - before_s < 2.0
