@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-STEP_S = 0.005
+STEP_S = float(os.environ.get("SLOW_STEP_S", "0.005"))
 
 
 class Slow(gymnasium.Env):  # type: ignore[type-arg]

@@ -20,6 +20,16 @@ if ! ldconfig -p | grep -q libEGL.so.1 || ! ldconfig -p | grep -q libGL.so.1; th
   fi
 fi
 
+# The page of `roboloop dash` is tested in a real browser; those tests are skipped where there is none.
+if ! command -v chromium >/dev/null && ! command -v chromium-browser >/dev/null; then
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null ||
+      echo "setup: chromium cannot be installed; tests of the page will be skipped" >&2
+  else
+    echo "setup: no chromium found; tests of the page will be skipped. On Debian, as root: apt-get install chromium" >&2
+  fi
+fi
+
 python=${PYTHON:-python3}
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "setup: Python 3.11 or newer is needed; set PYTHON=..." >&2; exit 2; }
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"

@@ -111,7 +111,7 @@ class Child:
 def main() -> None:
     """Entry point of a child: die with the parent, leave the reason of a crash in the log."""
     target, parent_pid, pipe, log, *fds = sys.argv[1:]
-    _die_with(int(parent_pid))
+    die_with(int(parent_pid))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the parent finishes its step and says when to end
     log_file = os.fdopen(int(log), "w", buffering=1)
@@ -138,7 +138,7 @@ def outlive_parent() -> None:
     _death_signal(0)
 
 
-def _die_with(parent_pid: int) -> None:
+def die_with(parent_pid: int) -> None:
     """Ask the kernel to kill this process when its parent dies, even while it hangs in a simulator."""
     _death_signal(signal.SIGKILL)
     if os.getppid() != parent_pid:  # it died before we could ask

@@ -12,13 +12,16 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from roboloop.core.cluster import SCHEME
 from roboloop.core.config import flag_names
 from roboloop.core.errors import ConfigError, DataError, nearest
 from roboloop.core.files import disk_errors
 from roboloop.core.options import Options
 from roboloop.launch import plan
+from roboloop.launch.control import told
+from roboloop.launch.engine import Engine, Local
 from roboloop.launch.job import Job
 from roboloop.launch.launcher import Launcher, Queue, Rules, conclude
 from roboloop.launch.slots import Slot, describe, discover, make_slots
@@ -26,6 +29,11 @@ from roboloop.launch.sweep import Planned, Sweep, check_existing, expand, read_s
 from roboloop.run.commands import aliases, base_config, config_of
 from roboloop.track.read import find_runs
 
+if TYPE_CHECKING:
+    from roboloop.launch.on_ray import OnRay
+    from roboloop.launch.on_slurm import OnSlurm
+
+HERE = "local"
 FILES = (".yaml", ".yml", ".json")
 _TAIL_S = 0.5
 
@@ -51,22 +59,48 @@ def sweep(args: list[str]) -> int:
         runs = expand(wanted)
         for run in runs:
             check_existing(run)
-    machine = discover()
-    on_gpu = wanted.base.device.startswith("cuda")
-    slots = make_slots(machine, known.slots, known.cores_per_run, on_gpu, len(runs) or known.trials)
+    engine, slots, room = _settle(known, wanted.base.device.startswith("cuda"), len(runs) or known.trials)
     if known.dry_run:
         print("\n".join(str(run.path) for run in runs) or "a search makes its runs up as it goes")
-        print(describe(machine, slots))
+        print(room)
+        engine.close()
         return 0
     with plan.launching(wanted.directory), disk_errors(str(wanted.directory), "free space; the same command goes on"):
-        _say(f"sweep {wanted.directory}: {describe(machine, slots)}")
-        if known.search:
-            return search(wanted, known.trials, slots, rules, args, _say)
-        plan.write(wanted.directory, runs, ["sweep", *args])
-        return launch([Job(run.path, run) for run in runs], slots, rules)
+        _say(f"sweep {wanted.directory}: {room}")
+        try:
+            if known.search:
+                return search(wanted, known.trials, slots, rules, args, _say, engine)
+            plan.write(wanted.directory, runs, ["sweep", *args])
+            return launch([Job(run.path, run) for run in runs], slots, rules, engine)
+        finally:
+            engine.close()
 
 
-def launch(jobs: Iterable[Job], slots: list[Slot], rules: Rules) -> int:
+def _settle(known: Namespace, on_gpu: bool, num_runs: int | None) -> tuple[Engine, list[Slot], str]:
+    """Return what starts the runs, where there is room for them, and that in words."""
+    if known.on == HERE:
+        machine = discover()
+        slots = make_slots(machine, known.slots, known.cores_per_run, on_gpu, num_runs)
+        return Local(), slots, describe(machine, slots)
+    for name in ("slots", "cores_per_run"):
+        if getattr(known, name) is not None and getattr(known, name) < 1:
+            raise ConfigError("--slots and --cores-per-run must be at least 1")
+    engine: OnRay | OnSlurm
+    if known.on == "ray" or known.on.startswith(SCHEME):
+        from roboloop.launch.on_ray import OnRay
+
+        engine = OnRay(known.on.removeprefix("ray") and known.on, known.cores_per_run or 1, on_gpu, known.memory_mb)
+    elif known.on.partition(":")[0] == "slurm":
+        from roboloop.launch.on_slurm import OnSlurm
+
+        engine = OnSlurm(known.on.partition(":")[2], known.cores_per_run or 1, on_gpu, known.memory_mb)
+    else:
+        raise ConfigError(f"--on {known.on}: runs are started on local, ray, ray://HOST:PORT or slurm[:PARTITION]")
+    slots = engine.slots(known.slots, num_runs)
+    return engine, slots, engine.describe(slots)
+
+
+def launch(jobs: Iterable[Job], slots: list[Slot], rules: Rules, engine: Engine | None = None) -> int:
     """Bring runs to their end."""
     live: list[Job] = []
     waiting: list[Job] = []
@@ -81,7 +115,7 @@ def launch(jobs: Iterable[Job], slots: list[Slot], rules: Rules) -> int:
             waiting.append(job)
     if counts["done"]:
         _say(f"{counts['done']} of {counts['done'] + len(live) + len(waiting)} runs are done already")
-    return conclude(Launcher(Queue(waiting), slots, rules, _say, counts), live)
+    return conclude(Launcher(Queue(waiting), slots, rules, _say, counts, engine), live)
 
 
 def stop(args: list[str]) -> int:
@@ -101,7 +135,7 @@ def stop(args: list[str]) -> int:
             if planned and single and not job.is_done():
                 job.hold()  # of a sweep as a whole nothing is held: its command goes on with it
             ended = job.send(signal.SIGTERM)
-            print(f"{job}: {'saves and ends' if ended else 'does not run'}{'; held' if job.is_held() else ''}")
+            print(f"{job}: {told(job, ended)}")
     return 0
 
 
@@ -159,6 +193,7 @@ def _sweep_options() -> Options:
     add("--name", help="of the sweep: runs are in RUNS_DIR/NAME/VARIANT/TASK/SEED")
     add("--axis", nargs="+", action="append", default=[], metavar=("KEY", "VALUE"), help="a config key and its values")
     add("--seeds", nargs="+", type=int, metavar="S")
+    add("--on", default=HERE, metavar="WHERE", help="local, ray://HOST:PORT, or slurm[:PARTITION] (extras: ray, slurm)")
     add("--slots", type=int, metavar="N", help="runs at a time; as many as there are cores")
     add("--cores-per-run", type=int, metavar="C")
     add("--retries", type=int, default=Rules.retries, metavar="K", help="starts after a failure")

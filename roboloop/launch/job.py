@@ -33,7 +33,8 @@ from roboloop.run.rundir import RunDir
 from roboloop.track.read import RunInfo, boot_id, process_alive, read_run
 
 FOLDER = "launch"
-_ROBOLOOP = (sys.executable, "-m", "roboloop.cli")
+ROBOLOOP = (sys.executable, "-m", "roboloop.cli")
+"""The command, whatever PATH says."""
 _TAIL_BYTES = 4096
 _LOOK_S = 1.0
 """Longer than anybody takes to look whether a lock is held."""
@@ -124,8 +125,13 @@ class Job:
             return ["train", "--resume", str(self.path), "--steps", str(steps)]
         return ["train", "--config", str(self.folder / "config.yaml"), "--resume"]
 
-    def start(self, slot: Slot, warn: Callable[[str], None]) -> subprocess.Popen[bytes] | None:
-        """Start the run in a slot, in a session of its own, so that it outlives us; none if it runs already."""
+    def start(
+        self, slot: Slot, warn: Callable[[str], None], through: Sequence[str] = ()
+    ) -> subprocess.Popen[bytes] | None:
+        """Start the run in a slot, in a session of its own, so that it outlives us; none if it runs already.
+
+        ``through`` are arguments of Python before the words of the command, for a program that becomes roboloop.
+        """
         import yaml
 
         assert self.planned is not None
@@ -134,13 +140,13 @@ class Job:
         replace_atomic(self.folder / "config.yaml", config.encode())
         words = self.command()
         with open(self.folder / "lock", "a") as lock, open(self.log, "ab") as log:
-            if not _take(lock):
+            if not take(lock):
                 return None
             self.note(pid=None, slot=slot.index, cpus=slot.cpus, gpu=slot.gpu, exit_code=None, why="",
                       started_unix_s=time.time())  # fmt: skip
             log.write(f"$ roboloop {shlex.join(words)}\n".encode())
             log.flush()
-            process = self._spawn(words, slot, warn, lock.fileno(), log.fileno())
+            process = self._spawn([*(through or ROBOLOOP[1:]), *words], slot, warn, lock.fileno(), log.fileno())
         self.note(pid=process.pid)
         return process
 
@@ -149,7 +155,7 @@ class Job:
     ) -> subprocess.Popen[bytes]:
         with pinned(slot.cpus, warn):
             return subprocess.Popen(
-                [*_ROBOLOOP, *words],
+                [sys.executable, *words],
                 stdin=subprocess.DEVNULL,
                 stdout=log_fd,
                 stderr=log_fd,
@@ -196,7 +202,7 @@ class Job:
         return False
 
 
-def _take(lock: IO[str]) -> bool:
+def take(lock: IO[str]) -> bool:
     """Take a lock, unless it stays held: who only looks whether it is held has it for a moment."""
     deadline_s = time.monotonic() + _LOOK_S
     while True:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shlex
 import signal
-import subprocess
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from roboloop.core.stop import StopRequest
+from roboloop.launch.engine import EXISTS, Engine, Local, Started
 from roboloop.launch.job import Job
 from roboloop.launch.processes import memory_bytes
 from roboloop.launch.slots import Slot
@@ -24,7 +24,6 @@ from roboloop.track.terminal import duration
 
 SOME_FAILED = 10
 """Exit code of a sweep of which not everything got done."""
-EXISTS = 3
 POINTLESS = {2: "bad input", 6: "it diverged"}
 """Exit codes of runs that would end in the same way again."""
 POLL_S = 0.2
@@ -93,7 +92,7 @@ class Active:
     job: Job
     slot: Slot | None
     """None where an adopted run finds no slot free."""
-    process: subprocess.Popen[bytes] | None
+    process: Started | None
     began_s: float
     ending: str = ""
     """Why it was asked to end: stopped, pruned, time, memory, silence."""
@@ -101,13 +100,24 @@ class Active:
     heard_s: float = 0.0
     looked_s: float = 0.0
 
+    def send(self, number: signal.Signals) -> bool:
+        """Send a signal; say whether there was somebody to send it to."""
+        return (self.process or self.job).send(number)
+
 
 class Launcher:
     """Runs everything that a supply has, at most one run for each slot."""
 
     def __init__(
-        self, supply: Supply, slots: Sequence[Slot], rules: Rules, say: Callable[[str], None], known: Counter[str]
+        self,
+        supply: Supply,
+        slots: Sequence[Slot],
+        rules: Rules,
+        say: Callable[[str], None],
+        known: Counter[str],
+        engine: Engine | None = None,
     ) -> None:
+        self._engine = engine or Local()
         self._supply, self._slots, self._rules, self.say = supply, list(slots), rules, say
         self._active: list[Active] = []
         self._again: deque[Job] = deque()
@@ -171,7 +181,7 @@ class Launcher:
             if job.is_held():
                 self._rest(job, "held", "stopped by the user")
                 continue
-            process = job.start(slot, self._warn)
+            process = self._engine.start(job, slot, self._warn)
             self._active.append(Active(job, slot, process, time.monotonic()))
             self.say(f"{'started ' if process else 'adopted '} {job} in {slot}")
 
@@ -206,6 +216,10 @@ class Launcher:
         vanished = active.ending or (code is not None and code < 0) or (code is None and said in ("lost", "running"))
         state = "lost" if vanished else "failed"
         why = _why(active, code, job)
+        if active.process and active.process.machine_lost:
+            self.say(f"lost     {job}: {why}; it goes on elsewhere")
+            self._again.append(job)
+            return
         self._failures[job] += 1
         lived_s = time.monotonic() - active.began_s
         if active.process and lived_s < QUICK_S and not active.ending:
@@ -266,7 +280,7 @@ class Launcher:
             self._some_lived = self._some_lived or now - active.began_s > QUICK_S
             if active.ending:
                 if now - active.ending_s > rules.grace_s:
-                    active.job.send(signal.SIGKILL)
+                    active.send(signal.SIGKILL)
                 continue
             if rules.timeout_s and now - active.began_s > rules.timeout_s:
                 self._end(active, "time")
@@ -280,7 +294,7 @@ class Launcher:
 
     def _end(self, active: Active, why: str) -> None:
         """Ask a run to save and end, once."""
-        if not active.ending and active.job.send(signal.SIGTERM):
+        if not active.ending and active.send(signal.SIGTERM):
             active.ending, active.ending_s = why, time.monotonic()
 
     def _end_all(self) -> None:
@@ -325,6 +339,8 @@ def _heard_s(active: Active, now_s: float) -> float:
 def _why(active: Active, code: int | None, job: Job) -> str:
     if active.ending:
         return {"memory": "more memory than allowed", "silence": "it hung"}.get(active.ending, active.ending)
+    if active.process and active.process.why:
+        return active.process.why
     if code is None:
         return "its process is gone"
     if code < 0:

@@ -18,6 +18,7 @@ from roboloop.core.config import to_dict
 from roboloop.core.errors import ConfigError, DataError, nearest, needs_extra
 from roboloop.core.rng import derive
 from roboloop.launch import plan
+from roboloop.launch.engine import Engine
 from roboloop.launch.job import Job
 from roboloop.launch.launcher import Launcher, Rules, conclude
 from roboloop.launch.slots import Slot
@@ -154,7 +155,13 @@ class Trials:
 
 
 def search(
-    sweep: Sweep, trials: int, slots: Sequence[Slot], rules: Rules, args: Sequence[str], say: Callable[[str], None]
+    sweep: Sweep,
+    trials: int,
+    slots: Sequence[Slot],
+    rules: Rules,
+    args: Sequence[str],
+    say: Callable[[str], None],
+    engine: Engine | None = None,
 ) -> int:
     """Search, or go on with a search."""
     study = open_study(sweep)
@@ -163,7 +170,7 @@ def search(
     before = Counter(_STATES[t.state.name] for t in study.get_trials(deepcopy=False) if t.state.is_finished())
     if before.total():
         say(f"the search goes on after {before.total()} of {trials} trials")
-    code = conclude(Launcher(supply, slots, rules, say, before), live)
+    code = conclude(Launcher(supply, slots, rules, say, before, engine), live)
     say(best(sweep, study))
     return code
 

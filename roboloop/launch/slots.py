@@ -59,6 +59,8 @@ class Slot:
         return variables
 
     def __str__(self) -> str:
+        if not self.cpus:
+            return f"slot {self.index}"  # somewhere in a cluster
         gpu = "" if self.gpu is None else f", GPU {self.gpu}"
         return f"slot {self.index} (CPU {_ranges(self.cpus)}{gpu})"
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -27,9 +28,12 @@ from roboloop.envs.config import EnvConfig
 from roboloop.run import plan
 from roboloop.run.config import Experiment
 from roboloop.run.evaluate import Evaluator
+from roboloop.sample.board import Board
 from roboloop.sample.buffers import Shape
 from roboloop.sample.crew import Crew
 from roboloop.sample.group import plans
+from roboloop.sample.links import Place
+from roboloop.sample.local import LocalPlace
 from roboloop.sample.parallel import FreeSampler, LockStepSampler
 from roboloop.sample.pilot import real_time_env
 from roboloop.sample.realtime import InlineSampler, PilotedSampler
@@ -264,8 +268,17 @@ def make_sampler(cfg: Experiment, shape: Shape, policies: tuple[PortablePolicy, 
             groups, shape, cfg.sample.restarts,
         )  # fmt: skip
     slots = cfg.sample.queue if cfg.sample.free_running else 1
-    crew = Crew(cfg.env, groups, shape, cfg.sample, slots, policies)
+    crew = Crew(cfg.env, groups, shape, cfg.sample, slots, policies, _place(cfg))
     return FreeSampler(crew) if cfg.sample.free_running else LockStepSampler(crew)
+
+
+def _place(cfg: Experiment) -> Callable[[Board], Place]:
+    """Return what makes the place where workers live."""
+    if cfg.sample.on == "processes":
+        return LocalPlace
+    from roboloop.sample.on_ray import RayPlace
+
+    return partial(RayPlace, cfg.sample)
 
 
 def make_updates_due(cfg: Experiment, sampler: Sampler) -> UpdatesDue:

@@ -20,7 +20,8 @@ from roboloop.run.rundir import RunDir, find_run, run_path
 STOPPED = 4
 MAY_CHANGE = (
     "steps", "checkpoint.", "eval.stop-", "algo.processes", "algo.sac.processes", "algo.ppo.processes",
-    "sample.workers", "sample.restarts", "sample.hang-s", "sample.worker-memory-mb", "sample.max-misses",
+    "sample.workers", "sample.on", "sample.address", "sample.worker-cpus", "sample.publish-every-s",
+    "sample.restarts", "sample.hang-s", "sample.worker-memory-mb", "sample.max-misses",
     "sample.learner-hang-s", "observer", "tensorboard", "wandb", "record.budget-mb", "record.min-free-mb",
     "record.ring-mb", "record.commit-s", "record.restarts", "env.panda.address",
 )  # fmt: skip
@@ -70,7 +71,8 @@ def config_of(base: Experiment, flags: list[str]) -> Experiment:
 
 def aliases(flags: list[str]) -> list[str]:
     """Return flags with short names spelled out."""
-    return ["--env.id" if f == "--env" else f for f in flags]
+    short = {"--env": "--env.id", "--sampler": "--sample.on"}
+    return [f"{short.get(name, name)}{equals}{value}" for name, equals, value in (f.partition("=") for f in flags)]
 
 
 def base_config(recipe: str | None, file: Path | None, algo: str | None) -> Experiment:
@@ -156,6 +158,8 @@ def evaluate(args: list[str]) -> int:
     options.add_argument("--task", metavar="NAME", help="let the policy of this auxiliary task act, and judge by it")
     parts = "policies of tasks one after another in each episode, such as reach:20,grasp:20,place; the last is judged"
     options.add_argument("--schedule", metavar="NAME:STEPS,...,NAME", help=parts)
+    pick = "how a policy picks that learned to place any pick; the run's own way by default"
+    options.add_argument("--pick", choices=("mvp", "uniform"), help=pick)
     expert = "evaluate a scripted expert instead of a run; some environments have several, by name"
     options.add_argument("--expert", metavar="ENV[:NAME]", help=expert)
     options.add_argument("--env", metavar="ID", help="in another environment of equal observations and actions")
@@ -179,7 +183,8 @@ def evaluate(args: list[str]) -> int:
         raise ConfigError("eval needs a run directory (or --expert ENV)")
     for target in known.target or [None]:
         schedule = known.task or known.schedule or ""
-        wish = Wish(known.episodes, known.seed, known.name, known.video, target, schedule, known.env, tuple(flags))
+        about = (known.episodes, known.seed, known.name, known.video, target, schedule, known.env, tuple(flags))
+        wish = Wish(*about, pick=known.pick or "")
         evaluate_run(find_run(known.run), known.checkpoint, wish)
     return 0
 

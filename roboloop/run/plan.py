@@ -27,22 +27,23 @@ def describe(cfg: Experiment, shape: Shape) -> str:
     """Return the plan in one line; refuse one that cannot fit."""
     spec = shape.spec
     cores, free = usable_cores(), free_memory_bytes()
-    learners, workers = cfg.algo.processes, cfg.sample.workers
+    learners, workers, elsewhere = cfg.algo.processes, cfg.sample.workers, cfg.sample.on == "ray"
+    local = 0 if elsewhere else workers
     slots = (cfg.sample.queue if cfg.sample.free_running else 1) if workers else 0
     rollouts = max(slots, 1) * shape.layout().num_bytes
     stored = replay_bytes(cfg.replay.capacity, spec) if cfg.has_replay else 0
     recorder = recorder_bytes(cfg.record, shape)
-    wanted = rollouts + stored + recorder + workers * WORKER_MB * MB
+    wanted = rollouts + stored + recorder + local * WORKER_MB * MB
     if wanted > free:
         recording = f", recorder {recorder / 1e9:.1f}" if recorder else ""
         raise ConfigError(
             f"this run would take {wanted / 1e9:.1f} GB (replay {stored / 1e9:.1f}, rollouts {rollouts / 1e9:.1f}"
-            f"{recording}, {workers} workers), {free / 1e9:.1f} GB are free: lower replay.capacity, env.num_envs"
+            f"{recording}, {local} workers), {free / 1e9:.1f} GB are free: lower replay.capacity, env.num_envs"
             f"{', record.streams' if recorder else ''} or sample.workers"
         )
     how = "free-running" if cfg.sample.free_running else "in lock step"
     alone = "processes of their own" if cfg.sample.inference == "central" else "this process"
-    who = f"{workers} workers {how}" if workers else alone
+    who = f"{workers} workers {'on Ray ' if elsewhere else ''}{how}" if workers else alone
     if cfg.sample.real_time != "off":
         pilot = "a process of its own" if cfg.sample.real_time == "process" else "this process"
         who = f"{pilot} at {cfg.env.panda.hz:g} Hz"
@@ -52,9 +53,9 @@ def describe(cfg: Experiment, shape: Shape) -> str:
     )
     if stored:
         line += f", replay up to {stored / MB:.0f} MB"
-    if workers:
+    if local:
         line += f"; shared memory is anonymous (/dev/shm, {_shm_mb()} MB free, is not used)"
-    busy = workers + learners if cfg.sample.free_running else max(workers, learners)
+    busy = local + learners if cfg.sample.free_running else max(local, learners)
     if busy > cores:
         line += f"; {busy} busy processes share {cores:g} cores"
     if recorder:

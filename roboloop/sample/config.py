@@ -16,6 +16,14 @@ class SampleConfig:
     """Parts of the environments that one policy call serves, each with its own random stream."""
     workers: int = 0
     """Processes that step the groups; 0 = this one. In lock step it never changes a bit of the result."""
+    on: Literal["processes", "ray"] = "processes"
+    """Where the workers live: processes of this machine, or actors of a Ray cluster (extra: ray)."""
+    address: str = ""
+    """Of the Ray cluster, ray://HOST:PORT; empty = $RAY_ADDRESS, or a cluster of this machine alone."""
+    worker_cpus: float = 1.0
+    """CPUs of the cluster that a worker on Ray takes."""
+    publish_every_s: float = 0.0
+    """Free-running workers on Ray get new weights at most this often; 0 = with every order, where there are any."""
     free_running: bool = False
     """Workers collect while the learner learns, on weights that lag a little; exact in its counts only."""
     inference: Literal["workers", "central"] = "workers"
@@ -44,10 +52,10 @@ class SampleConfig:
         for name in ("groups", "steps", "queue"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"config key 'sample.{name}' must be at least 1, not {getattr(self, name)}")
-        for name in ("workers", "restarts", "worker_memory_mb", "max_misses"):
+        for name in ("workers", "restarts", "worker_memory_mb", "max_misses", "publish_every_s"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"config key 'sample.{name}' must not be negative: {getattr(self, name)}")
-        for name in ("hang_s", "learner_hang_s"):
+        for name in ("hang_s", "learner_hang_s", "worker_cpus"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"config key 'sample.{name}' must be above 0, not {getattr(self, name)}")
         if self.real_time != "off":
@@ -62,6 +70,16 @@ class SampleConfig:
             )
         if self.free_running and not self.workers:
             raise ConfigError("sample.free_running needs sample.workers: at least 1")
+        self._check_ray()
+
+    def _check_ray(self) -> None:
+        if self.on == "ray" and not self.workers:
+            raise ConfigError("sample.on 'ray' needs sample.workers: at least 1")
+        if self.on == "ray" and self.worker_memory_mb:
+            raise ConfigError("sample.worker_memory_mb is for workers of this machine, not for sample.on 'ray'")
+        for name, is_set in (("address", self.address), ("publish_every_s", self.publish_every_s)):
+            if is_set and self.on != "ray":
+                raise ConfigError(f"sample.{name} is for workers in a cluster: set sample.on to ray")
 
     def _check_real_time(self, num_envs: int) -> None:
         alone = {"env.num_envs": num_envs, "sample.groups": self.groups, "sample.steps": self.steps}

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from multiprocessing.connection import wait
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from roboloop.core.child import START_S, Child
+from roboloop.core.child import START_S
 from roboloop.core.config import to_dict
 from roboloop.core.errors import WorkerLost
 from roboloop.core.types import EpisodeEnd, PortablePolicy, Rollout, State
@@ -22,6 +20,8 @@ from roboloop.sample.board import Board
 from roboloop.sample.buffers import Shape
 from roboloop.sample.config import SampleConfig
 from roboloop.sample.group import PHASES, EnvBroken, GroupPlan
+from roboloop.sample.links import Link, Place
+from roboloop.sample.local import LocalLink, LocalPlace
 
 LOOK_S = 0.5
 """How often waiting is interrupted to look after the workers."""
@@ -46,11 +46,11 @@ class Part(NamedTuple):
 
 @dataclass
 class Worker:
-    """One worker process as its supervisor sees it."""
+    """One worker as its supervisor sees it."""
 
     number: int
     groups: list[int]
-    child: Child
+    link: Link
     orders: deque[Order] = field(default_factory=deque)
     ready: bool = False
     beats: int = -1
@@ -68,10 +68,15 @@ class Crew:
         cfg: SampleConfig,
         slots: int,
         policies: Sequence[PortablePolicy],
+        settle: Callable[[Board], Place] = LocalPlace,
     ) -> None:
         self.cfg, self.plans = cfg, list(plans)
         self._env, self._shape, self._slots, self._policies = env, shape, slots, policies
         self.board = Board(shape, slots, [p.num_weights for p in policies], cfg.workers)
+        self._place = settle(self.board)
+        self._heard: deque[Link] = deque()
+        self._looked_s = time.monotonic()
+        self._lost_nodes: set[str] = set()
         self._episodes = np.zeros(sum(plan.num_envs for plan in plans), np.int64)
         self._cut: dict[int, tuple[int, ...]] = {}
         self.faults: list[str] = []
@@ -82,22 +87,17 @@ class Crew:
             groups = list(range(number * per_worker, (number + 1) * per_worker))
             self._workers.append(Worker(number, groups, self._start(number, groups, lost=False)))
         # a sampler that is dropped without close() takes its processes with it
-        self._finalizer = weakref.finalize(self, _stop_all, self._workers)
+        self._finalizer = weakref.finalize(self, _stop_all, self._workers, self._place)
 
-    def _start(self, number: int, groups: list[int], lost: bool) -> Child:
-        child = Child(f"worker {number}", "roboloop.sample.worker:main", [self.board.memory.fd])
-        shape = self._shape.to_data()
+    def _start(self, number: int, groups: list[int], lost: bool) -> Link:
         about = [{"blueprint": p.blueprint(), "num_weights": p.num_weights} for p in self._policies]
         skips = [self._next_episodes(g) if lost else None for g in groups]
-        child.channel.send(
-            {
-                "number": number, "workers": self.cfg.workers, "env": to_dict(self._env), "shape": shape,
-                "slots": self._slots, "num_bytes": self.board.memory.num_bytes, "policies": about,
-                "max_faults": self.cfg.restarts,
-                "groups": [{"plan": asdict(self.plans[g]), "skip_to": s} for g, s in zip(groups, skips, strict=True)],
-            }
-        )  # fmt: skip
-        return child
+        job = {
+            "number": number, "workers": self.cfg.workers, "env": to_dict(self._env), "shape": self._shape.to_data(),
+            "slots": self._slots, "policies": about, "max_faults": self.cfg.restarts,
+            "groups": [{"plan": asdict(self.plans[g]), "skip_to": s} for g, s in zip(groups, skips, strict=True)],
+        }  # fmt: skip
+        return self._place.start(number, job)
 
     def _next_episodes(self, group: int) -> Any:
         plan = self.plans[group]
@@ -106,8 +106,7 @@ class Crew:
     def use(self, policy: PortablePolicy) -> int:
         """Make a policy's present weights the newest; return its number for orders."""
         number = next(i for i, known in enumerate(self._policies) if known is policy)
-        if not self.board.is_published(number, policy.version):
-            self.board.publish(number, policy)
+        self._place.publish(number, policy)
         return number
 
     def order(self, order: Order) -> None:
@@ -123,8 +122,7 @@ class Crew:
     def _send(self, worker: Worker, message: dict[str, Any]) -> None:
         if len(worker.orders) == 1:
             worker.moved_s = time.monotonic()
-        with contextlib.suppress(OSError):  # it is dead: the pipe's end is noticed when we listen
-            worker.child.channel.send(message)
+        worker.link.send(message)
 
     def busy(self, group: int) -> int:
         """Return how many orders of a group are not yet fulfilled."""
@@ -157,23 +155,35 @@ class Crew:
     def _listen(self, workers: list[Worker]) -> dict[str, Any]:
         """Return the next message of any of these workers; mend what is broken meanwhile."""
         while True:
-            by_pipe = {worker.child.channel.connection: worker for worker in workers}
-            for pipe in wait(list(by_pipe), timeout=LOOK_S):
-                worker = by_pipe[pipe]  # type: ignore[index]
-                try:
-                    message: dict[str, Any] = worker.child.channel.receive()
-                except (EOFError, OSError):
-                    self._replace(worker, worker.child.how_it_ended())
-                    continue
-                worker.moved_s = time.monotonic()
-                if "fatal" in message:
-                    raise EnvBroken(message["fatal"])
-                if "ready" in message:
-                    self._begin(worker)
-                    continue
-                return message
-            for worker in workers:
-                self._look_after(worker)
+            if time.monotonic() - self._looked_s > LOOK_S:
+                self._looked_s = time.monotonic()
+                for worker in workers:
+                    self._look_after(worker)
+            by_link = {id(worker.link): worker for worker in workers}
+            if not self._heard:  # all that is there at once: asking a thousand workers costs more than one message
+                self._heard += self._place.wait([worker.link for worker in workers], LOOK_S)
+            while self._heard:
+                speaker = by_link.get(id(self._heard.popleft()))
+                message = self._message(speaker) if speaker else None
+                if message is not None:
+                    return message
+
+    def _message(self, worker: Worker) -> dict[str, Any] | None:
+        """Return what a worker says; none where it is news of itself, or was heard already."""
+        if not self._place.wait([worker.link], 0.0):
+            return None
+        try:
+            message = worker.link.receive()
+        except (EOFError, OSError):
+            self._replace(worker, worker.link.how_it_ended())
+            return None
+        worker.moved_s = time.monotonic()
+        if "fatal" in message:
+            raise EnvBroken(message["fatal"])
+        if "ready" in message:
+            self._begin(worker)
+            return None
+        return message
 
     def _begin(self, worker: Worker) -> None:
         worker.ready = True
@@ -182,23 +192,32 @@ class Crew:
         worker.moved_s = time.monotonic()
 
     def _look_after(self, worker: Worker) -> None:
-        beats, phase, env = (int(word) for word in self.board.beats[worker.number][:3])
-        now_s = time.monotonic()
-        if beats != worker.beats:
-            worker.beats, worker.moved_s = beats, now_s
+        self._feel(worker, fresh=False)
         allowed_s = self.cfg.hang_s if worker.ready else max(START_S, self.cfg.hang_s)
-        if now_s - worker.moved_s > allowed_s:
+        if time.monotonic() - worker.moved_s < allowed_s or self._place.wait([worker.link], 0.0):
+            return
+        _, phase, env = self._feel(worker, fresh=True)
+        silent_s = time.monotonic() - worker.moved_s
+        if silent_s > allowed_s:
             first_env = self.plans[worker.groups[0]].first_env
             where = f"{PHASES[phase]} of env {first_env + env}" if worker.ready else "while starting"
-            stack = worker.child.where_it_hangs()
-            self._replace(worker, f"hung {where} for {now_s - worker.moved_s:.1f} s\n{stack}")
+            stack = worker.link.where_it_hangs()
+            self._replace(worker, f"hung {where} for {silent_s:.1f} s\n{stack}")
+
+    def _feel(self, worker: Worker, fresh: bool) -> tuple[int, int, int]:
+        """Take a worker's pulse."""
+        number, phase, env, silent_s = worker.link.beat(fresh)
+        if number != worker.beats:
+            worker.beats, worker.moved_s = number, time.monotonic() - silent_s
+        return number, phase, env
 
     def _replace(self, worker: Worker, why: str) -> None:
         """Start a successor for a lost worker, with other random streams; its running episodes are lost."""
-        rss_mb = worker.child.rss_mb()
-        name = f"{worker.child.name} (pid {worker.child.pid})"
-        worker.child.kill()
-        self.counts["restarts"] += 1
+        rss_mb, name, node = worker.link.rss_mb(), worker.link.name, worker.link.lost_node()
+        worker.link.kill()
+        if node is None or node not in self._lost_nodes:  # all workers of a lost machine are one loss
+            self.counts["restarts"] += 1
+        self._lost_nodes |= {node} if node else set()
         memory = f", {rss_mb:.0f} MB" if rss_mb else ""
         self.faults.append(f"{name} {why.splitlines()[0]}{memory}; restarted ({self.counts['restarts']})")
         if self.counts["restarts"] > self.cfg.restarts:
@@ -211,9 +230,8 @@ class Crew:
             self._cut[group] = tuple(range(plan.first_env, plan.first_env + plan.num_envs))
         self._renew(worker, self._start(worker.number, worker.groups, lost=True))
 
-    def _renew(self, worker: Worker, child: Child) -> None:
-        self.board.beats[worker.number][:] = 0
-        worker.child, worker.ready, worker.beats, worker.moved_s = child, False, -1, time.monotonic()
+    def _renew(self, worker: Worker, link: Link) -> None:
+        worker.link, worker.ready, worker.beats, worker.moved_s = link, False, -1, time.monotonic()
 
     def state(self) -> State:
         """Return every group; no order may be open."""
@@ -243,37 +261,28 @@ class Crew:
                 return answer
 
     def _await_ready(self, worker: Worker) -> None:
-        for _ in wait([worker.child.channel.connection], timeout=LOOK_S):
-            try:
-                worker.child.channel.receive()
-                self._begin(worker)
-            except (EOFError, OSError):
-                self._replace(worker, worker.child.how_it_ended())
+        if self._place.wait([worker.link], LOOK_S):
+            self._message(worker)
         self._look_after(worker)
 
     def _listen_for(self, worker: Worker, restart: int, group: int) -> dict[str, Any] | None:
         """Return the answer to a question, or None when the worker was lost while it thought."""
         while self.plans[group].restart == restart:
-            if wait([worker.child.channel.connection], timeout=LOOK_S):
-                try:
-                    answer: dict[str, Any] = worker.child.channel.receive()
-                except (EOFError, OSError):
-                    self._replace(worker, worker.child.how_it_ended())
-                    return None
-                return answer
+            if self._place.wait([worker.link], LOOK_S):
+                return self._message(worker)
             self._look_after(worker)
         return None
 
     def heavy(self) -> list[Worker]:
         """Return the workers that hold more memory than they may."""
         limit = self.cfg.worker_memory_mb
-        return [w for w in self._workers if limit and w.ready and w.child.rss_mb() > limit]
+        return [w for w in self._workers if limit and w.ready and w.link.rss_mb() > limit]
 
     def replace_heavy(self, worker: Worker) -> None:
         """Move the groups of a swollen worker, which must have no orders, to a fresh process without any loss."""
         states = {g: self._ask(g, {"do": "state", "group": g})["state"] for g in worker.groups}
-        said = f"{worker.child.name} (pid {worker.child.pid}) held {worker.child.rss_mb():.0f} MB"
-        worker.child.stop()
+        said = f"{worker.link.name} held {worker.link.rss_mb():.0f} MB"
+        worker.link.stop()
         self.counts["renewed"] += 1
         self.faults.append(f"{said}, more than sample.worker_memory_mb: moved to a fresh process")
         self._renew(worker, self._start(worker.number, worker.groups, lost=False))
@@ -282,16 +291,17 @@ class Crew:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the workers."""
-        return [worker.child.pid for worker in self._workers]
+        """Process ids of the workers of this machine."""
+        return [worker.link.child.pid for worker in self._workers if isinstance(worker.link, LocalLink)]
 
     def close(self) -> None:
         """End all workers."""
         self._finalizer()
 
 
-def _stop_all(workers: list[Worker]) -> None:
+def _stop_all(workers: list[Worker], place: Place) -> None:
     for worker in workers:  # all at once, then wait for each
-        worker.child.channel.close()
+        worker.link.hang_up()
     for worker in workers:
-        worker.child.stop()
+        worker.link.stop()
+    place.close()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 CODE = (
     "import sys; from roboloop import cli; from roboloop.launch import job\n"
-    "job._ROBOLOOP = (sys.executable, '-m', 'tests.launch.trainee')\n"
+    "job.ROBOLOOP = (sys.executable, '-m', 'tests.launch.trainee')\n"
     "sys.exit(cli.main(sys.argv[1:]))"
 )
 ROOT = Path(__file__).parents[2]

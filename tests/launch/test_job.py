@@ -63,7 +63,7 @@ def test_a_run_that_ended_badly_is_not_done_whatever_it_says(job):
 
 
 def test_a_process_holds_its_lock_from_before_it_exists_until_it_is_gone(job, monkeypatch):
-    monkeypatch.setattr("roboloop.launch.job._ROBOLOOP", (sys.executable, "-c", "input()"))
+    monkeypatch.setattr("roboloop.launch.job.ROBOLOOP", (sys.executable, "-c", "input()"))
     monkeypatch.setattr(subprocess, "DEVNULL", subprocess.PIPE)
     process = job.start(Slot(0, tuple(os.sched_getaffinity(0)), 1), pytest.fail)
     assert process is not None

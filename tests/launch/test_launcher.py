@@ -121,7 +121,7 @@ def test_an_adopted_run_that_vanishes_goes_on(tmp_path):
     launcher.communicate()
     again = sweep.begin()
     assert again.stdout is not None
-    wait_until(lambda: "adopted" in again.stdout.readline())
+    wait_until(lambda: again.stdout.readline().startswith("adopted"))
     os.kill(json.loads((sweep.path(0.9, 0) / "status.json").read_text())["pid"], signal.SIGKILL)
     out, _ = again.communicate(timeout=60)
     assert (again.returncode, len(sweep.started())) == (0, 2), out

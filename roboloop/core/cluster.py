@@ -1,0 +1,65 @@
+"""Ray, the cluster that workers and runs are placed in beyond one machine (extra: ray).
+
+Ray moves what it is given by a serialiser of its own, between processes that trust each other. We give it plain values
+and arrays only, and nothing that it moved is ever loaded from a file.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import socket
+from types import ModuleType
+from typing import Any
+
+from roboloop.core.errors import ConfigError, needs_extra
+
+SCHEME = "ray://"
+LOOPBACK = "127.0.0.1"
+LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Where this is 0 before Ray is imported, Ray looks for a cluster on loopback there, and not at the outer address."""
+_REACH_S = 5.0
+_STORE_BYTES = 200_000_000
+
+
+def connect(address: str, num_cpus: float = 0.0) -> tuple[ModuleType, bool]:
+    """Return Ray, connected, and whether the connection is ours to end.
+
+    Without an address that is $RAY_ADDRESS, or else a cluster of this machine alone, made with at least so many CPUs.
+    """
+    head = (address or os.environ.get("RAY_ADDRESS", "")).removeprefix(SCHEME)
+    if not head or _knock(head) == LOOPBACK:
+        os.environ.setdefault(LOOPBACK_ONLY, "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    with needs_extra("Ray", ("ray",), "ray"):
+        import ray
+    if ray.is_initialized():
+        return ray, False
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
+    if not head:
+        cpus = max(os.cpu_count() or 1, math.ceil(num_cpus))
+        own: dict[str, Any] = {"num_cpus": cpus, "object_store_memory": _STORE_BYTES, "include_dashboard": False}
+        ray.init(address="local", _node_ip_address=LOOPBACK, **own, **quiet)
+        return ray, True
+    try:
+        ray.init(address=head, **quiet)
+    except (RuntimeError, ConnectionError, ValueError) as error:
+        why = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f"cannot join the Ray cluster at {head}: {why} (this machine must be a node of it: "
+            f"ray start --address={head} --num-cpus=0)"
+        ) from None
+    return ray, True
+
+
+def _knock(head: str) -> str:
+    """Return the host; refuse an address where nobody listens, before Ray waits for it for minutes."""
+    host, _, port = head.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ConfigError(f"a Ray cluster is given as ray://HOST:PORT, as ray start --head prints it, not {head!r}")
+    try:
+        socket.create_connection((host, int(port)), _REACH_S).close()
+    except OSError as error:
+        why = error.strerror or "no answer"
+        raise ConfigError(f"no Ray cluster at {head} ({why}): ray start --head --port={port} begins one") from None
+    return host
