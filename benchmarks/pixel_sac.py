@@ -19,7 +19,9 @@ from typing import Any
 from _contender import PEERS, Contender, Run, interleave, serve
 
 FRAMES, SIZE, ACTION_DIM, NUM_BATCHES = 3, 64, 6, 4
-CHANNELS, KERNELS, STRIDES = (32, 32, 32, 32), (3, 3, 3, 3), (2, 2, 2, 1)
+CHANNELS = 32
+NETS = {"4-3-3": ((4, 3, 3), (4, 2, 1)), "3-3-3-3": ((3, 3, 3, 3), (2, 2, 2, 1))}
+"""Windows and strides: our default, and the published windows with strides for 64x64."""
 HIDDEN, FEATURE_DIM, SHIFT_PX = (256, 256), 50, 4
 OURS, SCRIPT, SB3 = "roboloop", "drqv2-style", "sb3"
 CONTENDERS = (OURS, SCRIPT, SB3)
@@ -45,7 +47,7 @@ def numpy_batches(batch_size: int) -> list[tuple[Any, ...]]:
     ]  # fmt: skip
 
 
-def make_ours(batch_size: int, threads: int) -> Run:
+def make_ours(batch_size: int, threads: int, net: str) -> Run:
     """Our SAC with one process per thread, and the replay's shifts."""
     import numpy as np
 
@@ -56,9 +58,10 @@ def make_ours(batch_size: int, threads: int) -> Run:
 
     bounds = (-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM
     spec = EnvSpec((3, SIZE, SIZE), np.dtype(np.uint8), *bounds, 500)
+    kernels, strides = NETS[net]
     cfg = SACConfig(
-        hidden=HIDDEN, batch_size=batch_size, processes=threads, conv_channels=CHANNELS, conv_kernels=KERNELS,
-        conv_strides=STRIDES, feature_dim=FEATURE_DIM,
+        hidden=HIDDEN, batch_size=batch_size, processes=threads, conv_channels=(CHANNELS,) * len(kernels),
+        conv_kernels=kernels, conv_strides=strides, feature_dim=FEATURE_DIM,
     )  # fmt: skip
     sac = SAC(cfg, spec, FRAMES, seed=0)
     raw = numpy_batches(batch_size)
@@ -76,15 +79,14 @@ def make_ours(batch_size: int, threads: int) -> Run:
     return run
 
 
-def torch_nets() -> tuple[Any, Any, Any]:
+def torch_nets(net: str) -> tuple[Any, Any, Any]:
     """Return functions that make convolutions, a trunk and a head, for those who learn by autograd."""
     from torch import nn
 
     def convolutions() -> nn.Sequential:
-        planes = (3 * FRAMES, *CHANNELS)
         layers: list[nn.Module] = []
-        for i, (kernel, stride) in enumerate(zip(KERNELS, STRIDES, strict=True)):
-            layers += [nn.Conv2d(planes[i], planes[i + 1], kernel, stride), nn.ReLU()]
+        for i, (kernel, stride) in enumerate(zip(*NETS[net], strict=True)):
+            layers += [nn.Conv2d(CHANNELS if i else 3 * FRAMES, CHANNELS, kernel, stride), nn.ReLU()]
         return nn.Sequential(*layers, nn.Flatten())
 
     def trunk(features: int) -> nn.Sequential:
@@ -114,13 +116,13 @@ def random_shift() -> Any:
     return shift
 
 
-def make_script(batch_size: int, threads: int) -> Run:
+def make_script(batch_size: int, threads: int, net: str) -> Run:
     """A single-file script with DrQ-v2's parts and SAC's losses: eager, autograd, channels last, an Adam per part."""
     import torch
     from torch.nn import functional
 
     torch.set_num_threads(threads)
-    convolutions, trunk, head = torch_nets()
+    convolutions, trunk, head = torch_nets(net)
     shift, last = random_shift(), torch.channels_last
     encoder = convolutions().to(memory_format=last)
     features = encoder(torch.zeros(1, 3 * FRAMES, SIZE, SIZE)).shape[1]
@@ -182,7 +184,7 @@ def make_script(batch_size: int, threads: int) -> Run:
     return run
 
 
-def make_sb3(batch_size: int, threads: int) -> Run:
+def make_sb3(batch_size: int, threads: int, net: str) -> Run:
     """Stable-Baselines3: ``SAC.train`` of a CnnPolicy with the same networks, whose replay hands out ready batches."""
     import gymnasium
     import numpy as np
@@ -193,7 +195,7 @@ def make_sb3(batch_size: int, threads: int) -> Run:
     from stable_baselines3.common.type_aliases import ReplayBufferSamples
 
     torch.set_num_threads(threads)
-    convolutions, trunk, _ = torch_nets()
+    convolutions, trunk, _ = torch_nets(net)
     space = gymnasium.spaces.Box(0, 255, (3 * FRAMES, SIZE, SIZE), np.uint8)
 
     class Features(BaseFeaturesExtractor):  # type: ignore[misc]
@@ -233,7 +235,9 @@ MAKERS = {OURS: make_ours, SCRIPT: make_script, SB3: make_sb3}
 def measure(case: dict[str, Any], names: list[str], blocks: int, block_s: float) -> dict[str, Any]:
     """Time all contenders of one case in turn."""
     threads = case["threads"]
-    contenders = [Contender(n, __file__, [n, str(case["batch"]), str(threads)], threads, n == SB3) for n in names]
+    contenders = [
+        Contender(n, __file__, [n, str(case["batch"]), str(threads), case["net"]], threads, n == SB3) for n in names
+    ]
     rates = interleave(contenders, blocks, block_s)
     # ratio block by block: both sides of each quotient saw the machine within the same round
     ratio = {
@@ -245,9 +249,9 @@ def measure(case: dict[str, Any], names: list[str], blocks: int, block_s: float)
 
 def show(results: list[dict[str, Any]], names: list[str]) -> None:
     """Print one table: updates per second, and in brackets how many times faster ours was in the same round."""
-    header = ["threads", "batch", *names]
+    header = ["threads", "batch", "net", *names]
     rows = [
-        [str(r["threads"]), str(r["batch"])]
+        [str(r["threads"]), str(r["batch"]), r["net"]]
         + [f"{r['median'][n]:.2f}" + ("" if n == OURS else f" ({r['ours_over'][n]:.2f}x)") for n in names]
         for r in results
     ]
@@ -267,11 +271,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--threads", nargs="+", type=int, default=[2, 1])
     parser.add_argument("--blocks", type=int, default=7)
     parser.add_argument("--block-s", type=float, default=3.0)
-    parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--net", nargs="+", choices=tuple(NETS), default=list(NETS), help="windows of the convolutions")
+    parser.add_argument("--serve", nargs=4, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
     if args.serve:
-        name, batch, threads = args.serve
-        return serve(lambda: MAKERS[name](int(batch), int(threads)))
+        name, batch, threads, net = args.serve
+        return serve(lambda: MAKERS[name](int(batch), int(threads), net))
     if args.quick:
         args.blocks, args.block_s = 5, 1.0
     names = [n for n in CONTENDERS if n == OURS or n in (args.only or CONTENDERS)]
@@ -279,8 +284,9 @@ def main(argv: list[str] | None = None) -> None:
         print(f"no {PEERS.parents[1].name}: run scripts/setup_peers.sh to measure SB3; going on without it")
         names.remove(SB3)
     results = []
-    for threads, batch in itertools.product(args.threads, args.batch):
-        results.append(measure({"threads": threads, "batch": batch}, names, args.blocks, args.block_s))
+    for threads, batch, net in itertools.product(args.threads, args.batch, args.net):
+        case = {"threads": threads, "batch": batch, "net": net}
+        results.append(measure(case, names, args.blocks, args.block_s))
         show(results[-1:], names)
     show(results, names)
     if args.out:

@@ -15,7 +15,8 @@ LEVELS = [
     {"envs", "nets", "data", "track"},
     {"sample", "algos", "exchange"},
     {"run"},
-    {"launch", "dash"},
+    {"launch"},
+    {"dash"},
     {"cli"},
 ]
 RANK = {package: rank for rank, level in enumerate(LEVELS) for package in level}
@@ -69,7 +70,7 @@ def test_reading_and_launching_runs_needs_no_torch_and_no_simulator():
     code = (
         "import sys, roboloop.cli, roboloop.track.commands, roboloop.envs.registry, roboloop.run.config\n"
         "import roboloop.run.report\n"
-        "import roboloop.launch.commands, roboloop.launch.watch, roboloop.launch.search\n"
+        "import roboloop.launch.commands, roboloop.launch.watch, roboloop.launch.search, roboloop.dash.detail\n"
         "print([m for m in ('torch', 'mujoco', 'metaworld', 'dm_control', 'matplotlib', 'optuna') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

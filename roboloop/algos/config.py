@@ -71,11 +71,11 @@ class SACConfig(SACSettings):
 
     name: Literal["sac"] = "sac"
     """Which algorithm this section configures."""
-    conv_channels: tuple[int, ...] = (32, 32, 32, 32)
+    conv_channels: tuple[int, ...] = (32, 32, 32)
     """Channels of the convolutions that read pictures; actor and critics share them, and the critics train them."""
-    conv_kernels: tuple[int, ...] = (3, 3, 3, 3)
+    conv_kernels: tuple[int, ...] = (4, 3, 3)
     """Their window sizes, in pixels."""
-    conv_strides: tuple[int, ...] = (2, 2, 2, 1)
+    conv_strides: tuple[int, ...] = (4, 2, 1)
     """Their strides, in pixels."""
     feature_dim: int = 50
     """Numbers to which actor and critics each narrow what the convolutions say."""

@@ -17,6 +17,7 @@ from roboloop.algos.config import MTSACConfig, SACConfig, SACSettings
 from roboloop.algos.losses import task_weights
 from roboloop.algos.multitask import make_reward_scale, tasks_of
 from roboloop.algos.objectives import NO_EXAMPLES, ExampleTerms
+from roboloop.algos.picks import PICKS
 from roboloop.algos.policy import ActionScale, ActorPolicy
 from roboloop.algos.sac_shard import SACShape
 from roboloop.algos.shards import ShardPool
@@ -207,7 +208,8 @@ def refuse_what_only_ppo_takes(spec: EnvSpec, fields: Collection[str] = ()) -> N
         raise ConfigError("SAC needs continuous actions; PPO takes choices: --algo ppo")
     if spec.obs_dtype.names is not None and not set(spec.obs_dtype.names) <= set(fields):
         named, known = ", ".join(spec.obs_dtype.names), f" or {' and '.join(sorted(fields))}" if fields else ""
-        raise ConfigError(f"SAC needs plain observations{known}, not the fields {named}; PPO takes them: --algo ppo")
+        takes = "--algo pick chooses among picks" if PICKS in spec.obs_dtype.names else "PPO takes them: --algo ppo"
+        raise ConfigError(f"SAC needs plain observations{known}, not the fields {named}; {takes}")
 
 
 def make_sight(cfg: SACSettings, fields: Fields) -> SightSpec | None:

@@ -15,6 +15,7 @@ import numpy as np
 from roboloop.core.errors import DataError, WorkerLost
 from roboloop.core.rng import derive, stream
 from roboloop.core.types import Array, Env, Policy, RewardAware
+from roboloop.envs.env import SimulatorDied
 from roboloop.envs.robot import Holding, RobotFault
 from roboloop.sample.stack import FrameStack
 from roboloop.track.read import read_jsonl
@@ -23,7 +24,10 @@ from roboloop.track.stats import bootstrap_interval, wilson_interval
 VALIDATION, TEST = "validation", "test"
 """Training looks at the first and may choose by it; what is reported is measured on the second."""
 MOST_FAULTS = 3
-"""Faults of a robot after one another, with no episode finished between them, at which an evaluation gives up."""
+"""Faults of a robot after one another, with no episode finished between them, at which an evaluation gives up; deaths
+of a simulator in one episode, after which it counts as it stood."""
+_OWN = ("success", "raw_reward")
+"""What is told of steps, not of episodes."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ class Evaluator:
             left = [e for e in range(first, min(first + self._lanes, total)) if e not in known]
             while left:
                 try:
-                    for row in self._wave(policy, plan, left):
+                    for row in self._wave(policy, plan, left, tell):
                         left.remove(row["episode"])
                         faults = 0
                         yield row
@@ -129,15 +133,17 @@ class Evaluator:
                         raise WorkerLost(f"the robot failed {faults} times in a row, at last by {what}") from fault
                     tell(f"{what}; begun again: episode {', '.join(map(str, left))}")
 
-    def _wave(self, policy: Policy, plan: Plan, episodes: Sequence[int]) -> Iterator[dict[str, Any]]:
-        """Run up to one episode per lane."""
+    def _wave(
+        self, policy: Policy, plan: Plan, episodes: Sequence[int], tell: Callable[[str], None]
+    ) -> Iterator[dict[str, Any]]:
+        """Run up to one episode per lane; one whose simulator dies is begun again in a new one."""
         # a lane is fixed by the episode, and the batch always has all lanes, so that an episode's numbers do not
         # depend on which others are still to do
         stack = FrameStack(self._envs[0].spec, self._lanes, self._frame_stack)
         rng = stream(plan.seed, "evaluation-policy")
         memory = np.zeros((self._lanes, policy.memory_size), np.float32)
         running = {e % self._lanes: e for e in episodes}
-        tally = {lane: {"return": 0.0, "length": 0, "success": math.nan} for lane in running}
+        tally, deaths = {lane: _nothing_yet() for lane in running}, dict.fromkeys(running, 0)
         for lane, episode in running.items():
             stack.reset(lane, self._envs[lane].reset(self._seed(plan, episode)))
         for lane in set(range(self._lanes if self._tasks else 0)) - running.keys():
@@ -147,7 +153,18 @@ class Evaluator:
             action, memory, *_ = policy.act(stack.stacked, memory, False, rng)
             raw_reward = np.zeros(self._lanes, np.float32)
             for lane, episode in list(running.items()):
-                raw_reward[lane], ended = self._step(lane, action[lane], stack, tally[lane])
+                try:
+                    raw_reward[lane], ended = self._step(lane, action[lane], stack, tally[lane])
+                except SimulatorDied as death:
+                    deaths[lane] += 1
+                    self._renew(lane)
+                    # what the policy does may be what breaks it: such an episode would never end
+                    ended = deaths[lane] == MOST_FAULTS
+                    said = "counted as it stood" if ended else "begun again"
+                    tell(f"the simulator of episode {episode} died: {death}; {said}")
+                    if not ended:
+                        stack.reset(lane, self._envs[lane].reset(self._seed(plan, episode)))
+                        tally[lane], memory[lane] = _nothing_yet(), 0.0
                 if ended:
                     del running[lane]
                     _hold(self._envs[lane])
@@ -165,12 +182,23 @@ class Evaluator:
         tally["return"] += raw_reward
         tally["length"] += 1
         tally["success"] = float(np.fmax(tally["success"], info.get("success", math.nan)))
+        # what else an environment counts: how it stood at the episode's end
+        tally.update({key: value for key, value in info.items() if key not in _OWN and isinstance(value, (int, float))})
         return raw_reward, terminated or truncated
+
+    def _renew(self, lane: int) -> None:
+        """Replace a simulator that died."""
+        self._envs[lane].close()
+        self._envs[lane] = self._make_env(lane)
 
     def close(self) -> None:
         """Close the simulators."""
         for env in self._envs:
             env.close()
+
+
+def _nothing_yet() -> dict[str, float]:
+    return {"return": 0.0, "length": 0, "success": math.nan}
 
 
 def _hold(env: Env) -> None:

@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from roboloop.core.config import parse_flags, to_dict
+from roboloop.algos.pick_config import PickConfig
+from roboloop.core.config import override, parse_flags, to_dict
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.files import replace_atomic
 from roboloop.core.tasks import forced_schedule
@@ -48,6 +49,8 @@ class Wish:
     """Another environment than the run's."""
     env_flags: tuple[str, ...] = ()
     """Other settings of the environment than the run's, as --env.KEY VALUE."""
+    pick: str = ""
+    """Another way to pick than the run's, of those that learn alike."""
 
     @property
     def is_elsewhere(self) -> bool:
@@ -67,6 +70,7 @@ class Wish:
     def suffix(self) -> str:
         """End of the names of files, by the environment, the target or the schedule."""
         where = f"-{name_of(self.env_id or '', self.env_flags)}" if self.is_elsewhere else ""
+        where += f"-{self.pick}" if self.pick else ""
         if self.schedule:
             return f"{where}-" + self.schedule.replace(":", "").replace(",", "-")
         return where if self.target is None else f"{where}-target{self.target:g}"
@@ -105,6 +109,7 @@ class _Exam:
 
     def __init__(self, run: RunDir, wish: Wish, cfg: Experiment) -> None:
         self._run, self._wish, self._cfg = run, wish, cfg
+        self._trained = picking_by(run, wish.pick) if wish.pick else run.config
         self._spec = build.spec_of(cfg)
         judged = forced_schedule(wish.schedule)[-1][0] if wish.schedule else ""
         self._tester = build.evaluator(cfg, wish.episodes, judged)
@@ -112,7 +117,7 @@ class _Exam:
     def take(self, point: Checkpoint, name: str) -> tuple[PortablePolicy, Summary, Path]:
         """Return a checkpoint's policy, how it did, and where its episodes are."""
         run, target = self._run, self._wish.target
-        policy = build.policy_of(run.config, self._spec, point.state)
+        policy = build.policy_of(self._trained, self._spec, point.state)
         about: dict[str, Any] = {"run": str(run.path), "checkpoint_step": point.step}
         if self._wish.is_elsewhere:
             about["env"] = to_dict(self._cfg.env)
@@ -122,6 +127,8 @@ class _Exam:
         if self._wish.schedule:
             policy = led_by(policy, self._wish.schedule, run)
             about["schedule"] = self._wish.schedule
+        if self._wish.pick:
+            about["pick"] = self._wish.pick
         out = run.path / "eval" / f"{name}{self._wish.suffix}.jsonl"
         return policy, self._tester.run(policy, self._wish.plan, out, about, print), out
 
@@ -170,6 +177,15 @@ def led_by(policy: PortablePolicy, schedule: str, run: RunDir) -> PortablePolicy
         raise DataError(f"--task and --schedule are for policies of several tasks: {run.path} trained "
                         f"{run.config.algo.name}")  # fmt: skip
     return policy.led_by(forced_schedule(schedule))
+
+
+def picking_by(run: RunDir, way: str) -> Experiment:
+    """Return the config of a run that learned to place any pick, with another way to pick."""
+    algo = run.config.algo
+    if isinstance(algo, PickConfig) and algo.places_only:
+        return override(run.config, {"algo": {"pick": way}})
+    trained = f"{algo.name} {algo.pick}" if isinstance(algo, PickConfig) else algo.name
+    raise DataError(f"--pick is for policies that place any pick (mvp, uniform): {run.path} trained {trained}")
 
 
 def pick(run: RunDir, which: str) -> Checkpoint:

@@ -29,7 +29,7 @@ _ORIGIN: dict[str, type | UnionType] = {
     "command": list, "versions": dict, "python": str, "platform": str, "cpus": int, "git": str, "git_dirty": bool,
     "created_unix_s": int | float,
 }  # fmt: skip
-_SPECIAL = ("target", "schedule")
+_SPECIAL = ("target", "schedule", "pick")
 
 Facts = dict[str, Any]
 DatasetReader = Callable[[Path], Facts]
@@ -60,7 +60,7 @@ class Evaluation:
     seed: int
     protocol: Facts
     special: Facts
-    """What it was asked for beside the plan: a target, a schedule, an environment that differs from the run's."""
+    """What it was asked for beside the plan: a target, a schedule, a way to pick, another environment."""
     whole: Result
     tasks: dict[str, Result] = field(default_factory=dict)
 

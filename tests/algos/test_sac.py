@@ -231,7 +231,7 @@ def test_choices_and_records_are_refused_with_a_way_out() -> None:
     with pytest.raises(ConfigError, match="SAC needs continuous actions; PPO takes choices: --algo ppo"):
         SAC(SMALL, dataclasses.replace(SPEC, action_choices=(0, 3)), 1, seed=0)
     record = np.dtype([("image", np.uint8, (3, 8, 8)), ("picks", np.float32, (4, 2))])
-    with pytest.raises(ConfigError, match="plain observations or image and vector, not the fields image, picks"):
+    with pytest.raises(ConfigError, match="not the fields image, picks; --algo pick chooses among picks"):
         SAC(SMALL, dataclasses.replace(SPEC, obs_shape=(), obs_dtype=record), 1, seed=0)
 
 

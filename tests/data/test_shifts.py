@@ -116,9 +116,14 @@ def test_stacks_and_n_step_windows_stop_at_the_ends_of_episodes() -> None:
         assert (reward, discount) == ((1.5, 0.25) if steps == 2 else (1.0, 0.5))
 
 
-def test_a_transition_costs_hardly_more_than_its_frame() -> None:
-    spec = EnvSpec((3, 64, 64), np.dtype(np.uint8), (-1.0,) * 6, (1.0,) * 6, 100)
-    replay = Replay(1000, spec, 1, BatchSpec(8, 3, 0.99, frame_stack=3, shift_px=4), seed=0)
+SEEN = EnvSpec((3, 64, 64), np.dtype(np.uint8), (-1.0,) * 6, (1.0,) * 6, 100)
+CLOTH_OBS = np.dtype([("image", np.uint8, (3, 64, 64)), ("picks", np.float16, (96, 2))])
+CLOTH = EnvSpec((), CLOTH_OBS, (-1.0,) * 5, (1.0,) * 5, 30)
+
+
+@pytest.mark.parametrize(("spec", "stack"), [(SEEN, 3), (CLOTH, 1)], ids=["frames", "frames-and-picks"])
+def test_a_transition_costs_hardly_more_than_its_frame(spec: EnvSpec, stack: int) -> None:
+    replay = Replay(1000, spec, 1, BatchSpec(8, 3, 0.99, frame_stack=stack), seed=0)
     held = sum(column.nbytes for column in replay._columns().values())
     assert held / 1000 <= 1.05 * 3 * 64 * 64
 

@@ -6,7 +6,9 @@ from roboloop.algos.policy import UniformPolicy
 from roboloop.core.errors import DataError
 from roboloop.core.types import Decision
 from roboloop.envs.config import EnvConfig
+from roboloop.envs.env import SimulatorDied
 from roboloop.envs.registry import make
+from roboloop.envs.soft.config import SoftConfig
 from roboloop.run.evaluate import TEST, VALIDATION, Evaluator, Plan, summarise
 
 CONFIG = EnvConfig(id="gym/Pendulum-v1", eval_max_episode_steps=12)
@@ -99,3 +101,63 @@ def test_success_is_unknown_where_the_environment_does_not_say(evaluator):
     summary = evaluator.run(UniformPolicy(make(CONFIG).spec), Plan(2, 0, TEST))
     assert summary.success != summary.success
     assert summary.length == 12
+
+
+class Fragile:
+    """An environment whose simulator may die in the seventh step of an episode, as ``deaths`` say one by one."""
+
+    def __init__(self, env, deaths):
+        self._env, self._deaths, self._step = env, deaths, 0
+        self.spec, self.close = env.spec, env.close
+
+    def reset(self, seed):
+        self._step = 0
+        return self._env.reset(seed)
+
+    def step(self, action):
+        self._step += 1
+        if self._step == 7 and self._deaths and self._deaths.pop(0):
+            raise SimulatorDied("the cloth flew apart")
+        return self._env.step(action)
+
+
+def run_fragile(deaths, out):
+    """Evaluate three episodes in three lanes; return what was told and the rows in the order of episodes."""
+    told, made = [], []
+
+    def make_env(lane):
+        made.append(lane)
+        return Fragile(make(CONFIG, evaluation=True), deaths)
+
+    fragile = Evaluator(make_env, frame_stack=1, lanes=3)
+    fragile.run(Lazy(), Plan(episodes=3, seed=0, split=TEST), out, tell=told.append)
+    fragile.close()
+    rows = [json.loads(line) for line in out.read_text().splitlines()[1:]]
+    return told, sorted(rows, key=lambda row: row["episode"]), made
+
+
+def test_an_episode_whose_simulator_dies_is_begun_again_in_a_new_one(tmp_path):
+    told, rows, made = run_fragile([True], tmp_path / "died.jsonl")
+    assert told == ["the simulator of episode 0 died: the cloth flew apart; begun again"]
+    assert made == [0, 1, 2, 0]
+    assert rows == run_fragile([], tmp_path / "whole.jsonl")[1]
+
+
+def test_an_episode_whose_simulator_always_dies_counts_as_it_stood(tmp_path):
+    # the three lanes come to their seventh step in turn, then twice more that of episode 1
+    told, rows, _ = run_fragile([False, True, False, True, True], tmp_path / "died.jsonl")
+    assert told[-1] == "the simulator of episode 1 died: the cloth flew apart; counted as it stood"
+    assert [row["length"] for row in rows] == [12, 6, 12]
+
+
+def test_what_an_environment_counts_is_in_the_row_of_each_episode(tmp_path):
+    pytest.importorskip("mujoco")
+    soft = EnvConfig(id="soft/rope-straighten", eval_max_episode_steps=4, soft=SoftConfig(pick="chosen"))
+    tester = Evaluator(lambda _: make(soft, evaluation=True), frame_stack=1, lanes=1)
+    policy = UniformPolicy(make(soft, evaluation=True).spec)
+    summary = tester.run(policy, Plan(episodes=2, seed=0, split=TEST), tmp_path / "r.jsonl")
+    tester.close()
+    rows = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()[1:]]
+    # a place drawn evenly mostly misses
+    assert all(row["missed_picks"] in (3, 4) for row in rows)
+    assert sum(100 * row["performance"] for row in rows) == pytest.approx(2 * summary.episode_return)

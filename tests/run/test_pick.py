@@ -99,3 +99,23 @@ def test_train_and_eval_from_the_command_line(tmp_path):
     done = roboloop("train", "--algo", "pick", "--algo.pick", "mpv")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
+
+
+def test_an_mvp_run_that_is_asked_to_pick_evenly_is_the_uniform_run(tiny):
+    """They learn alike, so that one training tells both."""
+    rows = {}
+    for kind, asked in (("mvp", ["--pick", "uniform"]), ("uniform", [])):
+        path = train(tiny(experiment=kind, **picking(kind, pick_copies=2)))
+        done = roboloop("eval", path, "--checkpoint", "last", "--episodes", "4", *asked)
+        assert done.returncode == 0, done.stderr
+        header, *rows[kind] = [json.loads(line) for line in next((path / "eval").glob("*.jsonl")).open()]
+        assert header.get("pick", "") == ("uniform" if asked else "")
+    assert rows["mvp"] == rows["uniform"]
+
+
+def test_another_way_to_pick_is_refused_where_the_actor_picks(tiny):
+    path = train(tiny(experiment="joint", **picking("joint")))
+    done = roboloop("eval", path, "--pick", "mvp")
+    assert done.returncode == 2
+    assert done.stderr.endswith("trained pick joint\n")
+    assert done.stderr.count("\n") == 1
