@@ -62,17 +62,26 @@ class GuidedPlay:
             lesson = lesson._replace(obs=shown(lesson.obs), next_obs=shown(lesson.next_obs))
         return Batch(*(column.reshape(num_tasks * n, *column.shape[2:]) for column in lesson))
 
-    def hear(self, rollout: Rollout, newest: Newest) -> None:
-        """Tell a scheduler that learns what was chosen in episodes that ended, and what it brought the main task."""
+    def hear(self, rollout: Rollout, newest: Newest) -> list[Metrics]:
+        """Tell a scheduler that learns what was chosen in episodes that ended, and what it brought the main task.
+
+        Returned are the shares of each episode in which each task acted.
+        """
+        shares: list[Metrics] = []
+        if not isinstance(self.policy, IntentionPolicy):
+            return shares
+        intentions, scheduler = self.policy.intentions, self.policy.scheduler
         for end in rollout.episodes:
-            if not isinstance(self.policy, IntentionPolicy) or not isinstance(self._teacher, Payer) or end.lost:
-                continue
             # as it was before the last step: a choice that was made for that step alone is not judged
-            memory, intentions = rollout.memory[end.env - rollout.first_env], self.policy.intentions
+            memory = rollout.memory[end.env - rollout.first_env]
             choices = intentions.choices(memory)
-            if choices and self.policy.scheduler.learns:
+            if end.lost or not choices:
+                continue
+            shares.append({f"choice/{task}": share for task, share in self.policy.shares(memory).items()})
+            if scheduler.learns and isinstance(self._teacher, Payer):
                 steps = newest(end.env, intentions.steps(memory) + 1)
-                self.policy.scheduler.tell(choices, self._teacher.rewards(steps)[0])
+                scheduler.tell(choices, self._teacher.rewards(steps)[0])
+        return shares
 
     def state(self) -> State:
         """Return everything the next update depends on; the policy is where SAC's is."""

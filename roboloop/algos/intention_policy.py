@@ -60,6 +60,12 @@ class IntentionPolicy(ActsThrough):
         seen = showing_task(np.asarray(obs).reshape(len(obs), -1), tasks, self._num_tasks)
         return self.actor.act(seen, memory, explore, rng)
 
+    def shares(self, memory: Array) -> dict[str, float]:
+        """Return in which share of an episode's steps each task acted, from its row of the memory."""
+        steps = self.intentions.steps_by_choice(memory)
+        total = np.bincount(self.intentions.choices(memory), steps, self._num_tasks)
+        return dict(zip(self._about["tasks"], (total / max(1, sum(steps))).tolist(), strict=True))
+
     def led_by(self, parts: Sequence[tuple[str, int]]) -> IntentionPolicy:
         """Return the policy of some tasks one after another, each for so many steps; the last one goes on."""
         about = self._about

@@ -46,6 +46,11 @@ class Intentions:
         """Return the choices of an episode so far, from its row of the memory."""
         return self._history(row, -(-self.steps(row) // self._period))
 
+    def steps_by_choice(self, row: Array) -> list[int]:
+        """Return how long each choice of an episode has lasted, from its row of the memory."""
+        steps = self.steps(row)
+        return [min(self._period, steps - begin) for begin in range(0, steps, self._period)]
+
     @staticmethod
     def steps(row: Array) -> int:
         """Return how many steps of an episode have been scheduled, from its row of the memory."""

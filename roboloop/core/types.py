@@ -233,8 +233,11 @@ class Stateful(Protocol):
 class EpisodeAware(Protocol):
     """An algorithm that learns from whole episodes too, such as what to try next."""
 
-    def hear(self, rollout: Rollout, newest: Callable[[int, int], Batch]) -> None:
-        """Take note of episodes that ended; ``newest(env, n)`` are the last n steps of an environment's last one."""
+    def hear(self, rollout: Rollout, newest: Callable[[int, int], Batch]) -> list[Metrics]:
+        """Take note of episodes that ended; ``newest(env, n)`` are the last n steps of an environment's last one.
+
+        Returned is what there is to log of each.
+        """
         ...
 
 

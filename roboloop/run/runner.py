@@ -110,7 +110,8 @@ class Runner:
     def _take(self, rollout: Rollout) -> None:
         self.store.add(rollout)
         if rollout.episodes and isinstance(self.algo, EpisodeAware) and isinstance(self.store, Replay):
-            self.algo.hear(rollout, self.store.newest)
+            for facts in self.algo.hear(rollout, self.store.newest):
+                self.meter.add(facts)
         self.clock.advance(rollout)
         self.recorder.offer(rollout, self.clock.step)
 

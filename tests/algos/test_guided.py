@@ -252,11 +252,11 @@ def test_a_scheduler_that_learns_is_told_what_was_chosen_and_what_it_brought_the
     shape = Shape(SPEC, steps=1, num_envs=1, memory_size=algo.policy.memory_size)
     sampler = SerialSampler(lambda _: make(REACH), plans(1, 1, seed=0), shape)
     store = Replay(200, SPEC, 1, algo.needs, seed=0)
-    returns, rewards = [], list[float]()
+    returns, rewards, told = [], list[float](), list[Any]()
     for _ in range(80):
         rollout = sampler.collect(algo.policy)
         store.add(rollout)
-        algo.hear(rollout, store.newest)
+        told += algo.hear(rollout, store.newest)
         rewards.append(float(rollout.raw_reward[0, 0]))
         if rollout.episodes:
             returns.append(rewards)
@@ -267,6 +267,8 @@ def test_a_scheduler_that_learns_is_told_what_was_chosen_and_what_it_brought_the
     assert algo.state()["scheduler"]["episodes"] == 2
     assert max(scheduler.values([])) == pytest.approx(sum(returns[-1]), rel=1e-5)
     assert {len(history.split(",")) if history else 0 for history in table} == {0, 1, 2}  # 40 steps are three choices
+    assert [set(shares) for shares in told] == [{f"choice/{task}" for task in TASKS}] * 2
+    assert [sum(shares.values()) for shares in told] == pytest.approx([1.0, 1.0])
     algo.close()
 
 

@@ -35,6 +35,8 @@ def test_a_task_is_kept_for_a_period_and_a_list_is_followed_row_by_row() -> None
     assert intentions.choices(memory[0]) == [1, 2, 0, 1, 2]
     assert intentions.choices(memory[1]) == [1, 2, 0]
     assert intentions.choices(np.zeros(7)) == []
+    assert intentions.steps_by_choice(memory[0]) == [4, 4, 4, 4, 2]
+    assert intentions.steps_by_choice(np.zeros(7)) == []
 
 
 def test_episodes_draw_keys_of_their_own_and_memory_is_all_that_a_resume_needs() -> None:

@@ -92,6 +92,15 @@ def test_what_changes_while_a_run_learns_is_in_its_checkpoint(tiny, demos):
     assert [len(values) for values in state["algo"]["teacher"]["values"]] == [5, 5, 5]
 
 
+def test_how_much_each_task_acted_is_logged(tiny, demos):
+    schedule = {"name": "handcrafted", "period": 10, "chance": 1.0, "lists": ["reach reach place"]}
+    path = train(tiny(experiment="a", **lfgp(demos, schedule=schedule)))
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    shares = [row["choice/reach"] for row in rows if "choice/reach" in row]
+    assert shares[-1] == pytest.approx(20 / 29)  # of 30 steps; the last one is not looked at
+    assert {row["choice/grasp"] for row in rows if "choice/grasp" in row} == {0.0}
+
+
 @pytest.mark.parametrize("run", ["lfgp", "vpace"])
 def test_workers_in_lock_step_choose_the_same_tasks_as_one_process(tiny, demos, run):
     env = {**PLAY, "num_envs": 4}
