@@ -16,7 +16,7 @@ from roboloop.core.types import Array
 from roboloop.dash.catalog import MEDIA, contained
 from roboloop.dash.series import Logs
 from roboloop.launch.job import Job
-from roboloop.track.metrics import finite
+from roboloop.track.metrics import DELAY_EDGES_MS, finite
 from roboloop.track.read import names_of
 from roboloop.track.summary import flatten, read_summary
 
@@ -26,7 +26,8 @@ _MEDIA_FOLDERS = ("videos", "plots", "pictures", "frames")
 _MOST_MEDIA = 200
 _DATASETS = ("dataset", "recorded")
 _SHEET_EPISODES, _SHEET_COLUMNS = 6, 8
-_BARS = 40
+TICKS = "_ticks"
+"""How logs name the ticks of a robot, counted by a delay."""
 CHOICE = "choice/"
 """Metrics of guided play: the share of steps in which a task acted."""
 
@@ -72,24 +73,19 @@ def resources(run: Path, logs: Logs) -> list[dict[str, float]]:
 
 
 def latency(run: Path, logs: Logs) -> dict[str, Any] | None:
-    """Return histograms of how a robot's deadlines were kept; none where there was no robot.
+    """Return histograms of a robot's ticks by how late they were and how long they took; none where there was no robot.
 
-    A log line has the median, the 99th percentile and the worst of its time; a histogram counts log lines.
+    Of a long log they are those of a sketch: ticks of some of its lines.
     """
-    path = run / "timing.jsonl"
-    columns = {
-        key.removeprefix("sample/"): logs.column(path, key).value
-        for key in logs.keys(path)
-        if key.startswith("sample/") and key.endswith("_ms")
-    }
-    columns = {key: values for key, values in columns.items() if len(values)}
-    if not columns:
+    counts: dict[str, Any] = {}
+    for row in logs.sketch(run / "timing.jsonl"):
+        for key, line in row.items():
+            if key.endswith(TICKS) and isinstance(line, list) and len(line) == len(DELAY_EDGES_MS) - 1:
+                counts[key] = counts.get(key, 0) + np.array(line, np.int64)
+    if not counts:
         return None
-    histograms = {}
-    for key, values in columns.items():
-        counts, edges = np.histogram(values, bins=min(_BARS, max(5, len(values))))
-        histograms[key] = {"counts": counts.tolist(), "edges_ms": [float(f"{edge:.4g}") for edge in edges]}
-    return {"log_lines": max(map(len, columns.values())), "histograms": histograms}
+    histograms = {key.removeprefix("sample/").removesuffix(TICKS): value.tolist() for key, value in counts.items()}
+    return {"edges_ms": DELAY_EDGES_MS, "histograms": histograms}
 
 
 def timeline(run: Path, logs: Logs) -> dict[str, Any] | None:

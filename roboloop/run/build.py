@@ -64,7 +64,7 @@ class Sampler(Stateful, Protocol):
         """Return what went wrong and was mended since this was last asked."""
         ...
 
-    def timing(self) -> dict[str, float]:
+    def timing(self) -> dict[str, Any]:
         """Return how deadlines were kept since this was last asked."""
         ...
 

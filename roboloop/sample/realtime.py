@@ -22,6 +22,7 @@ from roboloop.sample.bridge import BEAT_NS, GRANTED, MOVED_NS, POLICY, RESTING, 
 from roboloop.sample.buffers import Shape
 from roboloop.sample.config import SampleConfig
 from roboloop.sample.pilot import Pilot, Step, Tick
+from roboloop.track.metrics import delay_counts
 
 SLOTS = 1024
 """Steps that a pilot may be ahead of its learner."""
@@ -76,16 +77,17 @@ class RealTimeSampler:
         ticks, self._ticks = self._ticks, []
         return ticks
 
-    def timing(self) -> dict[str, float]:
-        """Return how the episodes since this was last asked kept their time."""
+    def timing(self) -> dict[str, Any]:
+        """Return how the episodes since this was last asked kept their time: quantiles, and ticks by their delay."""
         ticks = np.concatenate([np.zeros((0, len(Tick._fields))), *self.take_ticks()])
-        if not len(ticks):
-            return {}
-        return {
-            f"sample/{name.removesuffix('_s')}_{label}_ms": float(np.quantile(1e3 * ticks[:, column], q))
-            for column, name in enumerate(Tick._fields) if name != "deadline_s"
-            for label, q in (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
-        }  # fmt: skip
+        told: dict[str, Any] = {}
+        for column, field in enumerate(Tick._fields):
+            if field != "deadline_s" and len(ticks):
+                name, delays_ms = f"sample/{field.removesuffix('_s')}", 1e3 * ticks[:, column]
+                quantiles = zip(("p50", "p99", "max"), np.quantile(delays_ms, (0.5, 0.99, 1.0)), strict=True)
+                told |= {f"{name}_{label}_ms": float(value) for label, value in quantiles}
+                told[f"{name}_ticks"] = delay_counts(delays_ms)
+        return told
 
     def state(self) -> State:
         """Return the books; an episode that runs now is not part of it, and will be cut."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from roboloop.core.types import Rollout
 
@@ -16,6 +16,6 @@ class Unhurried:
         """Return nothing: all stand still already."""
         return []
 
-    def timing(self) -> dict[str, float]:
+    def timing(self) -> dict[str, Any]:
         """Return nothing: there are no deadlines."""
         return {}

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from roboloop.core.errors import DataError, DiskFull
 from roboloop.core.files import disk_errors, sync_directory
 from roboloop.core.types import State
@@ -24,6 +26,16 @@ def finite(value: Any) -> Any:
         return finite(value.tolist())
     # JSON has no NaN: other readers (jq, browsers) would refuse the whole line
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+DELAY_EDGES_MS = (0.0, *(round(10 ** (k / 5), 4) for k in range(-10, 16)))
+"""Edges of the bins in which delays are counted, five for each factor of ten from 0.01 ms to a second."""
+
+
+def delay_counts(delays_ms: Any) -> list[int]:
+    """Return how many delays fall into each bin; what is longer than all of them is in the last."""
+    counts, _ = np.histogram(np.clip(delays_ms, 0.0, DELAY_EDGES_MS[-1]), DELAY_EDGES_MS)
+    return [int(count) for count in counts]
 
 
 def score(success: float | None, episode_return: float) -> float:

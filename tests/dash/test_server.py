@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("starlette", reason="the extra dash is not installed")
 
 from roboloop.dash.series import Logs, smooth, thin
+from roboloop.track.metrics import delay_counts
 from tests.dash.kit import ORIGIN, client, make_run, run_id
 
 
@@ -147,10 +148,14 @@ def test_a_film_comes_in_the_parts_that_a_browser_asks_for(tmp_path):
 
 def test_deadlines_of_a_robot_are_counted(tmp_path):
     run = make_run(tmp_path)
-    rows = [{"step": i, "wall_s": i, "sample/lateness_p99_ms": i % 3} for i in range(30)]
+    rows = [{"step": i, "wall_s": i, "sample/lateness_ticks": delay_counts([0.0, 0.5, 12.0])} for i in range(30)]
+    rows.append({"step": 30, "sample/lateness_ticks": "torn"})
     (run / "timing.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    told = client(tmp_path).get(f"/api/run/{run_id(run)}").json()
-    assert sum(told["latency"]["histograms"]["lateness_p99_ms"]["counts"]) == 30
+    told = client(tmp_path).get(f"/api/run/{run_id(run)}").json()["latency"]
+    edges, counts = told["edges_ms"], told["histograms"]["lateness"]
+    assert [(low, high, n) for low, high, n in zip(edges, edges[1:], counts, strict=False) if n] == [
+        (0.0, 0.01, 30), (0.3981, 0.631, 30), (10.0, 15.8489, 30)
+    ]  # fmt: skip
 
 
 def test_which_task_acted_is_a_timeline(tmp_path):

@@ -134,12 +134,15 @@ function timeline(about) {
 
 function latency(about) {
   if (!about.latency) return [];
-  const boxes = Object.entries(about.latency.histograms).map(([name, { counts, edges_ms }]) => {
-    const x = [], y = [];
-    counts.forEach((n, i) => { x.push(edges_ms[i], edges_ms[i + 1]); y.push(n, n); });
-    return chartOf(name, [{ name, x, y, low: y.map(() => 0), high: y }]);
+  const edges = about.latency.edges_ms.map((ms, i, all) => Math.log10(ms || all[i + 1] / 2));  // the first bin begins at zero
+  const sum = (counts) => counts.reduce((a, b) => a + b, 0);
+  const boxes = Object.entries(about.latency.histograms).map(([name, counts]) => {
+    const first = counts.findIndex(Boolean), last = counts.findLastIndex(Boolean), x = [], y = [];
+    counts.slice(first, last + 1).forEach((n, i) => { x.push(edges[first + i], edges[first + i + 1]); y.push(n, n); });
+    return chartOf(`${name}: ticks by log10 of milliseconds`, [{ name, x, y, low: y.map(() => 0), high: y }]);
   });
-  return [el("h2", "", `real-time latency in ms (counts of ${about.latency.log_lines} log lines)`), el("div", "media", ...boxes)];
+  const ticks = Math.max(...Object.values(about.latency.histograms).map(sum));
+  return [el("h2", "", `real-time latency of ${ticks} ticks`), el("div", "media", ...boxes)];
 }
 
 function resources(about) {
