@@ -1,17 +1,23 @@
 """What the page is told: runs, curves as they grow, logs, differences; and that its buttons act as the commands do."""
 
+import io
 import json
 import signal
 import time
 
 import numpy as np
 import pytest
+from PIL import Image
 
 pytest.importorskip("starlette", reason="the extra dash is not installed")
 
 from roboloop.dash.series import Logs, smooth, thin
+from roboloop.data.store import StoreWriter
+from roboloop.launch.job import Job
 from roboloop.track.metrics import delay_counts
 from tests.dash.kit import ORIGIN, client, make_run, run_id
+from tests.data.kit import KINDS, episode_of, schema_of
+from tests.launch.kit import Sweep, wait_until
 
 
 def curves(page, *runs, **query):
@@ -181,6 +187,47 @@ def test_a_run_that_runs_or_is_done_is_not_resumed(tmp_path):
         answer = page.post(f"/api/resume/{run_id(run)}", headers={"origin": ORIGIN})
         assert answer.status_code == 409
         assert why in answer.json()["error"]
+
+
+def test_a_run_of_a_sweep_is_held_by_its_button_and_goes_on_in_its_turn(tmp_path):
+    sweep = Sweep(tmp_path, "0 1", {0: "waits once", 1: "waits"}, axis="0.9")
+    launcher, run = sweep.begin("--slots", "2"), sweep.path(0.9, 0)
+
+    def pressed(button):
+        return client(tmp_path / "runs").post(f"/api/{button}/{run_id(run)}", headers={"origin": ORIGIN}).json()
+
+    try:
+        wait_until(lambda: sweep.state(0.9, 0) == sweep.state(0.9, 1) == "running")
+        assert pressed("stop") == {"said": "saves and ends; held"}
+        wait_until(lambda: sweep.state(0.9, 0) == "stopped" and not Job(run).is_live())
+        assert pressed("resume") == {"said": "starts in its turn"}
+        wait_until(lambda: sweep.state(0.9, 0) == "done")
+        assert sweep.started().count("gamma=0.9/0") == 2
+    finally:
+        launcher.terminate()
+        launcher.communicate(timeout=60)
+
+
+def test_recorded_pictures_are_one_sheet_and_numbers_are_none(tmp_path):
+    for name, kind in (("seen", "pictures"), ("felt", "numbers")):
+        run = make_run(tmp_path, f"{name}/reach/0")
+        with StoreWriter(run / "dataset", schema_of(kind)) as writer:
+            for number in range(8):
+                writer.append(*episode_of(number, length=9, kind=kind))
+    page, seen, felt = client(tmp_path), tmp_path / "seen/reach/0", tmp_path / "felt/reach/0"
+    assert page.get(f"/api/run/{run_id(seen)}").json()["datasets"] == ["dataset"]
+    sheet = page.get(f"/sheet/{run_id(seen)}/dataset")
+    assert sheet.headers["content-type"] == "image/png"
+    height, width = KINDS["pictures"][0][1:]
+    shown = np.asarray(Image.open(io.BytesIO(sheet.content)))
+    assert shown.shape == (
+        6 * (height + 2) - 2,
+        8 * (width + 2) - 2,
+        3,
+    )  # the newest six episodes, eight moments of each
+    last, _ = episode_of(7, length=9, kind="pictures")
+    np.testing.assert_array_equal(shown[-height:, -width:], last.obs[-1].transpose(1, 2, 0))
+    assert "no pictures" in page.get(f"/sheet/{run_id(felt)}/dataset").json()["error"]
 
 
 def test_an_unknown_run_is_404(tmp_path):
