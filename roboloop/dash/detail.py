@@ -18,7 +18,7 @@ from roboloop.dash.series import Logs
 from roboloop.launch.job import Job
 from roboloop.track.metrics import DELAY_EDGES_MS, finite
 from roboloop.track.read import names_of
-from roboloop.track.summary import flatten, read_summary
+from roboloop.track.summary import flatten, read_summary, seconds_at
 
 TAIL_BYTES = 64 << 10
 """Most that one answer holds of a log."""
@@ -34,13 +34,13 @@ CHOICE = "choice/"
 
 def detail(run: Path, logs: Logs) -> dict[str, Any]:
     """Return all that the page shows of a run beside curves and log."""
-    summary = read_summary(run)
+    summary = read_summary(run, with_logs=False)
     return {
         "path": str(run),
         "config": dict(sorted(summary.config.items())),
         "origin": finite(summary.origin),
         "evaluations": [finite(asdict(each)) for each in summary.evaluations],
-        "seconds": summary.seconds,
+        "seconds": seconds_at([{}, *logs.sketch(run / "timing.jsonl")][-1]),
         "media": media(run),
         "datasets": [name for name in _DATASETS if (run / name / "schema.json").is_file()],
         "notes": list(summary.notes),

@@ -107,8 +107,11 @@ class RunSummary:
         return f"{self.group}/{'-' if self.seed is None else self.seed}"
 
 
-def read_summary(path: Path, read_dataset: DatasetReader | None = None) -> RunSummary:
-    """Return what is worth keeping of a run; a damaged one is a DataError, a damaged part of it a note."""
+def read_summary(path: Path, read_dataset: DatasetReader | None = None, with_logs: bool = True) -> RunSummary:
+    """Return what is worth keeping of a run; a damaged one is a DataError, a damaged part of it a note.
+
+    Without logs there are no curves and no seconds: logs may be long.
+    """
     info = read_run(path)
     try:
         config = flatten(read_file(path / "config.yaml"))
@@ -130,9 +133,9 @@ def read_summary(path: Path, read_dataset: DatasetReader | None = None) -> RunSu
         info.step,
         info.steps,
         {key: _plain(value) for key, value in sorted(config.items())},
-        {key: _rounded(curve) for key, curve in read_curves(path).items()},
+        {key: _rounded(curve) for key, curve in read_curves(path).items()} if with_logs else {},
         _evaluations(path, config, notes),
-        _part(partial(_seconds, path), notes) or {},
+        (_part(partial(_seconds, path), notes) or {}) if with_logs else {},
         origin,
         datasets,
         tuple(str(file) for file in sorted((path / "videos").glob("*")) if file.suffix in _VIDEOS),
@@ -225,8 +228,11 @@ def _origin(path: Path) -> Facts:
 
 
 def _seconds(path: Path) -> dict[str, float]:
-    rows = read_jsonl(path / "timing.jsonl")
-    last = rows[-1] if rows else {}
+    return seconds_at([{}, *read_jsonl(path / "timing.jsonl")][-1])
+
+
+def seconds_at(last: Mapping[str, Any]) -> dict[str, float]:
+    """Return how long each section took until a row of the timing log."""
     sections = [key for key in last if key.endswith("_s") and not key.endswith("_per_s") and "/" not in key]
     numbers = {key.removesuffix("_s"): last[key] for key in sections if isinstance(last[key], int | float)}
     return {key: round(float(seconds), 1) for key, seconds in numbers.items()}

@@ -120,6 +120,8 @@ def test_a_damaged_log_gives_what_can_be_read(tmp_path):
         b'{"step": 1, "train/return": 2}\n\xff\xfe not json\n[1]\n{"step": 3, "train/return": 4}\n'
     )
     assert curves(client(tmp_path), run).json()["lines"][0]["y"] == [2, 4]
+    (run / "timing.jsonl").write_bytes(b'{"step": 1}\nnot json\n{"step": 3, "wall_s": 9.0}\n')
+    assert client(tmp_path).get(f"/api/run/{run_id(run)}").json()["seconds"] == {"wall": 9.0}
 
 
 def test_settings_in_which_runs_differ_are_told(tmp_path):
