@@ -1,0 +1,62 @@
+"""A whole run of SAC whose workers are on several machines, one of which dies."""
+
+import numpy as np
+import pytest
+
+from roboloop.core.config import override
+from roboloop.data.replay import FINAL, TRUNCATED
+from roboloop.run.rundir import RunDir
+from tests.ray.kit import Cluster
+from tests.run.helpers import make_runner
+
+pytestmark = pytest.mark.alone
+
+
+def test_sac_loses_with_a_machine_no_step_that_it_was_given_and_its_journal_has_each_once(tiny):
+    cluster = Cluster(nodes=3)
+    handed = {env: [] for env in range(4)}
+    cut = set()
+    try:
+        sample = {"groups": 4, "workers": 4, "free_running": True, "on": "ray", "address": cluster.address, "steps": 5}
+        run = RunDir.create(tiny(steps=600, env={"num_envs": 4}, sample=sample), [])
+        runner = make_runner(run)
+        collect, nodes = runner.sampler.collect, []
+
+        def watched(policy):
+            rollout = collect(policy)
+            for column in range(rollout.reward.shape[1]):
+                handed[rollout.first_env + column] += rollout.reward[:, column].tolist()
+            cut.update(rollout.cut)
+            if not nodes and min(map(len, handed.values())) >= 50:  # all work, and are in the middle of something
+                nodes.extend(worker.link._where["node"] for worker in runner.sampler._crew._workers)
+                cluster.kill(max(nodes, key=nodes.count))
+            return rollout
+
+        runner.sampler.collect = watched
+        assert runner.train() == "done"
+        assert runner.sampler.stats()["sample/restarts"] == 1
+        assert runner.clock.updates == runner.clock.step - 60  # one for each step after the warm-up
+        runner.close()
+        run.close()
+    finally:
+        cluster.close()
+    doomed = max(nodes, key=nodes.count)
+    assert cut == {env for env, node in enumerate(nodes) if node == doomed}
+    assert min(map(len, handed.values())) > 60  # those too went on
+    assert sum(map(len, handed.values())) == runner.clock.step
+    alone = RunDir.open(run.path, write=True)
+    alone.save_config(override(alone.config, {"sample": {"on": "processes", "address": ""}}))
+    again = make_runner(alone)
+    assert again.resume(print) == runner.clock.step
+    store, cuts = again.store, set()
+    for env, rewards in handed.items():
+        written = slice(0, int(store._head[env]))
+        flags, reward, age = (column[env, written] for column in (store._flags, store._reward, store._age))
+        is_step = flags != FINAL
+        np.testing.assert_array_equal(reward[is_step], np.array(rewards, np.float32))
+        lengths = age[flags == FINAL]
+        cuts |= {env} if set(lengths) - {40} else set()  # an episode of Pendulum has 40 steps unless it was cut
+        assert (flags[:-1][~is_step[1:]] & TRUNCATED).all()
+    assert cuts == cut
+    again.close()
+    alone.close()
