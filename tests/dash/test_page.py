@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,10 +14,13 @@ import pytest
 pytest.importorskip("starlette", reason="the extra dash is not installed")
 pytest.importorskip("playwright", reason="playwright is not installed")
 
+from roboloop.data.store import StoreWriter
+from roboloop.track.metrics import delay_counts
 from roboloop.track.read import read_run
 from roboloop.track.video import write_video
 from tests.dash.browser import chromium, needs_chromium, served
 from tests.dash.kit import make_run
+from tests.data.kit import episode_of, schema_of
 
 pytestmark = needs_chromium
 EVIL = "<img src=x onerror=document.title='evil'>"
@@ -155,6 +159,26 @@ def test_a_film_plays(tmp_path, open_page):
             }"""
         )
         assert played == [64, True, True]
+
+
+def test_one_run_shows_its_tasks_its_ticks_and_what_it_recorded(tmp_path, open_page):
+    rows = [{"step": i, "train/return": 1.0, "choice/reach": 0.75, "choice/lift": 0.25} for i in range(9)]
+    run = make_run(tmp_path, rows=rows)
+    late = {"sample/lateness_ticks": delay_counts([0.2] * 7 + [3.0] * 2)}
+    (run / "timing.jsonl").write_text("".join(json.dumps({"step": i, "wall_s": i, **late}) + "\n" for i in range(9)))
+    with StoreWriter(run / "dataset", schema_of("pictures")) as writer:
+        writer.append(*episode_of(0, length=9, kind="pictures"))
+    with served(tmp_path) as url:
+        page = open_page(url)
+        page.click("#rows tr")
+        page.wait_for_selector("#detail details")
+        shown = page.inner_text("#detail")
+        assert "which task acted" in shown
+        assert re.search(r"reach\s+0\.75\s+lift\s+0\.25", shown)
+        assert "real-time latency of 81 ticks" in shown
+        until(lambda: page.evaluate("document.querySelector('#detail img.sheet').naturalWidth") > 0)
+        assert page.locator("#detail .chart[data-drawn]").count() == 2
+        assert page.troubles == []
 
 
 def test_it_is_usable_on_a_phone_and_in_the_dark(tmp_path, open_page):
