@@ -129,7 +129,7 @@ function timeline(about) {
     const low = sums.slice(), high = share.map((s, i) => (sums[i] += s));
     return { name: task, x: step, y: high, low, high };
   });
-  return [el("h2", "", "which task acted (share of choices, one on another)"), chartOf("tasks", lines), table(["task", "last share"], lines.map((l) => [l.name, short(l.high.at(-1) - l.low.at(-1))]))];
+  return [el("h2", "", "which task acted (share of steps, one on another)"), chartOf("tasks", lines), table(["task", "last share"], lines.map((l) => [l.name, short(l.high.at(-1) - l.low.at(-1))]))];
 }
 
 function latency(about) {
