@@ -15,7 +15,7 @@ from roboloop.core.state import spec_from_data, spec_to_data
 from roboloop.core.types import Array, Decision, EnvSpec
 from roboloop.nets.flat import Layout, Views, under
 from roboloop.nets.layers import Scratch
-from roboloop.nets.mlp import Ensemble, MLPSpec
+from roboloop.nets.mlp import MLPSpec
 from roboloop.nets.trunk import TrunkSpec
 
 
@@ -83,16 +83,16 @@ class Judge:
         if rows != self._rows:
             self._build(rows)
         numbers = torch.from_numpy(actor.norm(self._picks.numbers_with_candidates(obs, self._copies)))
-        for_actor = for_critics = numbers
+        # all candidates of an observation have it in common: the first layers see it once
+        seen, picked = numbers[::num, : self._picks.vector_dim], numbers[:, self._picks.vector_dim :]
+        for_actor = for_critics = seen
         if actor.sight is not None:
             features = actor.sight.features(obs)
-            for_actor, for_critics = (
-                torch.cat((trunk.forward(features).repeat_interleave(num, 0), numbers), 1) for trunk in self._trunks
-            )
-        outputs = self._head.forward(for_actor)
+            for_actor, for_critics = (torch.cat((trunk.forward(features), seen), 1) for trunk in self._trunks)
+        outputs = self._head.forward_shared(for_actor, picked)
         # the critics know squashed actions only: at the mean itself they would be asked what they never learned
-        means = outputs[:, : outputs.shape[1] // 2].tanh()
-        values = self._heads.forward(torch.cat((for_critics, means), 1)).amin(0)
+        own = torch.cat((picked, outputs[:, : outputs.shape[1] // 2].tanh()), 1)
+        values = torch.cat([head.forward_shared(for_critics, own) for head in self._heads], 1).amin(1)
         return Judged(values.numpy().reshape(rows, num), outputs.numpy().reshape(rows, num, -1))
 
     def _build(self, rows: int) -> None:
@@ -100,7 +100,10 @@ class Judge:
         head = under("head", weights) if sees else weights
         self._head = MLPSpec.of(head).build(head, None, rows * self._picks.num, scratch, "actor")
         of_one = MLPSpec.of(under("0", self._critics))
-        self._heads = Ensemble(of_one, self._size, self._critics, None, rows * self._picks.num, scratch)
+        self._heads = [
+            of_one.build(under(str(e), self._critics), None, rows * self._picks.num, scratch, f"critic{e}")
+            for e in range(self._size)
+        ]
         if sees:
             trunk = TrunkSpec.of(weights).trunk
             named = (("actor.trunk", weights), ("critics.trunk", self._critics))

@@ -65,6 +65,13 @@ class Linear:
         self._x = x
         return torch.addmm(self._b, x, self._w, out=self._y)
 
+    def forward_shared(self, shared: Tensor, own: Tensor) -> Tensor:
+        """Return x W + b for rows x that begin with one of ``shared [N, .]``, K rows after another with the same."""
+        split = shared.shape[1]
+        y = torch.mm(own, self._w[split:], out=self._y)
+        y.view(len(shared), -1, y.shape[1]).add_(torch.addmm(self._b, shared, self._w[:split]).unsqueeze(1))
+        return y
+
     def backward(self, dy: Tensor, need_dx: bool) -> Tensor | None:
         """Write dW = x^T dy and db = sum of dy; return dx = dy W^T. ``dy`` may cover only the first rows."""
         self._learn(dy)

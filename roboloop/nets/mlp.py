@@ -162,7 +162,15 @@ class MLP:
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the output rows."""
-        for layer in self._layers:
+        return self._after_first(self._first.forward(x))
+
+    def forward_shared(self, shared: Tensor, own: Tensor) -> Tensor:
+        """Return the output of rows ``[shared | own]``, K rows of ``own [N K, .]`` for each of ``shared [N, .]``."""
+        assert isinstance(self._first, Linear)
+        return self._after_first(self._first.forward_shared(shared, own))
+
+    def _after_first(self, x: Tensor) -> Tensor:
+        for layer in self._layers[1:]:
             x = layer.forward(x)
         return x
 
