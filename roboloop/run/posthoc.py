@@ -31,6 +31,8 @@ from roboloop.track.terminal import table
 ALL = "all"
 _VIDEO_EPISODES = 3
 _FRAMES_AFTER_SUCCESS = 15
+_FASTEST_FPS, _EPISODE_S = 30.0, 8.0
+"""A whole episode is shown for so long, unless that were more pictures a second than are of use."""
 
 
 @dataclass(frozen=True)
@@ -234,11 +236,11 @@ def _task_line(task: str, facts: dict[str, float]) -> tuple[str, ...]:
 
 
 class _Film:
-    """Collects pictures of one episode until shortly after its success."""
+    """Collects pictures of one episode, from how it began until shortly after its success."""
 
     def __init__(self, env: Env) -> None:
         self._env = env
-        self.frames: list[Array] = []
+        self.frames: list[Array] = [env.render()]
         self._left = -1
 
     def watch(self, succeeded: bool) -> bool:
@@ -263,8 +265,8 @@ def _record(policy: Policy, cfg: Experiment, out: Path, plan: Plan) -> None:
     for episode in range(min(_VIDEO_EPISODES, plan.episodes * max(1, len(tasks)))):
         env = registry.make(cfg.env, True, episode)
         stack = FrameStack(env.spec, 1, cfg.env.frame_stack)
-        film, ended = _Film(env), False
         stack.reset(0, env.reset(plan.episode_seed(episode // max(1, len(tasks)))))
+        film, ended = _Film(env), False
         memory = np.zeros((1, policy.memory_size), np.float32)
         while not ended:
             action, memory, *_ = policy.act(stack.stacked, memory, False, rng)
@@ -274,5 +276,7 @@ def _record(policy: Policy, cfg: Experiment, out: Path, plan: Plan) -> None:
                 memory = policy.feel(memory, np.array([info.get("raw_reward", reward)], np.float32))
             ended = not film.watch(info.get("success", 0.0) > 0) or terminated or truncated
         frames += film.frames
+        # an episode of thirty picks would be over in a second
+        fps = min(_FASTEST_FPS, max(1.0, env.spec.max_episode_steps / _EPISODE_S))
         env.close()
-    print(f"video: {write_video(frames, out, fps=30)}")
+    print(f"video: {write_video(frames, out, fps)}")
