@@ -18,7 +18,7 @@ from roboloop.track.read import find_runs
 from roboloop.track.report import markdown, page
 from roboloop.track.report.document import KEYS, sections
 from roboloop.track.report.refresh import refreshed
-from roboloop.track.summary import RunSummary, load, read_summary, save
+from roboloop.track.summary import RunSummary, load, read_summary, save, without_success
 
 _QUANTILES = (0, 0.1, 0.5, 0.9, 1)
 
@@ -41,7 +41,8 @@ def report(args: list[str]) -> int:
         raise DataError(left_out[0] if left_out else "report needs runs: directories, or summaries of runs")
     out = known.out or (None if known.md or known.save else Path("report.html"))
     only = [key for key in known.only.split(",") if key]
-    made = sections(runs, left_out, only, known.group_by)
+    judged = [without_success(run) for run in runs] if known.by_return else runs
+    made = sections(judged, left_out, only, known.group_by)
     if out:
         _write(out, page.document(known.title, made, out, known.embed_mb))
     if known.md:
@@ -95,6 +96,7 @@ def _options() -> Options:
     options.add_argument("--title", default="Report")
     options.add_argument("--only", default="", metavar="KEY,KEY", help="these sections alone")
     options.add_argument("--group-by", default="experiment/task", help="what makes one line")
+    options.add_argument("--by-return", action="store_true", help="judge by returns, also where success is known")
     options.add_argument("--embed-mb", type=float, default=5.0, help="videos up to this size are in the page itself")
     options.add_argument("--refresh", type=Path, nargs="+", metavar="TEXT.md", help="make the tables of texts anew")
     return options

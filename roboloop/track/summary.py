@@ -143,6 +143,20 @@ def read_summary(path: Path, read_dataset: DatasetReader | None = None, with_log
     )
 
 
+def without_success(run: RunSummary) -> RunSummary:
+    """Return a run as if nobody had said what a success is, so that it is judged by its return."""
+
+    def unjudged(result: Result) -> Result:
+        return replace(result, successes=None)
+
+    evaluations = tuple(
+        replace(each, whole=unjudged(each.whole), tasks={task: unjudged(of) for task, of in each.tasks.items()})
+        for each in run.evaluations
+    )
+    curves = {key: curve for key, curve in run.curves.items() if "success" not in key.split("/")}
+    return replace(run, curves=curves, evaluations=evaluations)
+
+
 def flatten(data: Mapping[str, Any], where: str = "") -> Facts:
     """Return nested keys as one level, joined by dots."""
     flat: Facts = {}

@@ -269,6 +269,18 @@ def test_marked_tables_of_a_text_are_made_anew_and_the_rest_is_left_alone(tmp_pa
         refreshed(text.replace("ppo", "dqn"), tmp_path)
 
 
+def test_runs_that_know_success_can_be_judged_by_their_returns(tmp_path: Path) -> None:
+    paths = [write_run(tmp_path, seed=seed, success={20: value}) for seed, value in enumerate((0.2, 0.4, 0.6, 1.0))]
+    for path in paths:
+        write_eval(path, 20, [1, 0, 0, 0])
+    save([read_summary(path) for path in paths], tmp_path / "s.json")
+    mark = "<!-- roboloop report s.json --only final,runs,progress {}-->\n<!-- end of report -->"
+    assert "%" in refreshed(mark.format(""), tmp_path).partition("| runs |")[2]
+    by_return = refreshed(mark.format("--by-return "), tmp_path)
+    assert "| sac/reach | 4 | 20 | 50 [" in by_return  # a return of the mean of 40 and 60
+    assert " %" not in "".join(line for line in by_return.splitlines() if line.startswith("|"))
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "results").glob("*.md")), ids=lambda path: path.name)
 def test_the_tables_in_the_docs_are_those_of_the_committed_summaries(path: Path) -> None:
     text = path.read_text()

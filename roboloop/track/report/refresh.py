@@ -10,7 +10,7 @@ from roboloop.core.errors import DataError
 from roboloop.core.options import Options
 from roboloop.track.report.document import sections
 from roboloop.track.report.markdown import document
-from roboloop.track.summary import RunSummary, load
+from roboloop.track.summary import RunSummary, load, without_success
 
 _BEGIN = "<!-- roboloop report "
 _END = "<!-- end of report -->"
@@ -29,6 +29,7 @@ def _tables(mark: str, folder: Path) -> str:
     options.add_argument("summaries", nargs="+")
     options.add_argument("--only", required=True)
     options.add_argument("--runs", default="", help="names of experiments, by commas; all where none are named")
+    options.add_argument("--by-return", action="store_true")
     known = options.parse_args(shlex.split(mark))
     runs: list[RunSummary] = [run for name in known.summaries for run in load(folder / name)]
     if known.runs:
@@ -37,4 +38,5 @@ def _tables(mark: str, folder: Path) -> str:
         if missing:
             raise DataError(f"{' '.join(known.summaries)} has no runs of {', '.join(sorted(missing))}")
         runs = [run for run in runs if run.experiment in wanted]
+    runs = [without_success(run) for run in runs] if known.by_return else runs
     return document("", sections(runs, only=known.only.split(",")), with_headings=False)
