@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -87,3 +88,18 @@ def interleave(contenders: list[Contender], blocks: int, block_s: float) -> dict
         for contender in contenders:
             contender.close()
     return {c.name: c.rates for c in contenders}
+
+
+def medians(rates: dict[str, list[float]]) -> dict[str, float]:
+    return {name: statistics.median(values) for name, values in rates.items()}
+
+
+def median_ratio(ours: list[float], theirs: list[float]) -> float:
+    """Return the median of the ratios of blocks: both sides of each saw the machine within the same round."""
+    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+
+
+def print_table(header: list[str], rows: list[list[str]]) -> None:
+    sizes = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    for row in [header, *rows]:
+        print("  ".join(cell.rjust(size) for cell, size in zip(row, sizes, strict=True)))

@@ -9,12 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import sys
 from pathlib import Path
 from typing import Any
 
-from _contender import Contender, Run, interleave, serve
+from _contender import Contender, Run, interleave, medians, serve
 
 ENVS = {"reach-v3": "metaworld/reach-v3", "HalfCheetah-v5": "gym/HalfCheetah-v5"}
 MODES = {
@@ -78,7 +77,7 @@ def main() -> None:
                 for m in MODES
             ]
             rates = interleave(contenders, args.blocks, args.block_s)
-            median = {mode: statistics.median(values) for mode, values in rates.items()}
+            median = medians(rates)
             best = {kind: max(v for m, v in median.items() if m.startswith(kind)) for kind in ("serial", "free")}
             cells = " | ".join(f"{median[mode]:.0f}" for mode in MODES)
             print(f"| {env} | {per_step:g} | {cells} | {best['free'] / best['serial']:.2f} |", flush=True)

@@ -11,13 +11,12 @@ import argparse
 import itertools
 import json
 import os
-import statistics
 import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
-from _contender import PEERS, ROOT, Contender, Run, interleave, serve
+from _contender import PEERS, ROOT, Contender, Run, interleave, median_ratio, medians, serve
 
 STATE_DIM, ACTION_DIM, CONTEXT, BATCH, EPISODE, NUM_BATCHES = 17, 6, 20, 64, 1000, 8
 RETURN_SCALE = 1000.0
@@ -210,9 +209,8 @@ def measure(threads: int, args: argparse.Namespace) -> dict[str, Any]:
         rates = interleave_when_idle(contenders, args.blocks, args.when_idle)
     else:
         rates = interleave(contenders, args.blocks, args.block_s)
-    ratio = statistics.median(a / b for a, b in zip(rates[OURS], rates[THEIRS], strict=True))
-    median = {name: statistics.median(values) for name, values in rates.items()}
-    return {"threads": threads, "padded": padded, "median": median, "ours_over": ratio, "blocks": rates}
+    ratio = median_ratio(rates[OURS], rates[THEIRS])
+    return {"threads": threads, "padded": padded, "median": medians(rates), "ours_over": ratio, "blocks": rates}
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import sys
 from pathlib import Path
 from typing import Any
 
-from _contender import PEERS, Contender, Run, interleave, serve
+from _contender import PEERS, Contender, Run, interleave, median_ratio, medians, serve
 
 ENVS = {"HalfCheetah-v5": "gym/HalfCheetah-v5", "reach-v3": "metaworld/reach-v3"}
 WARMUP = 1_100
@@ -67,13 +66,8 @@ def measure(env: str, blocks: int, block_s: float) -> dict[str, Any]:
     names = ["roboloop", *(["sb3", "sbx"] if PEERS.exists() else [])]
     contenders = [Contender(n, __file__, [n, ENVS[env]], 2, in_peers_venv=n != "roboloop") for n in names]
     rates = interleave(contenders, blocks, block_s)
-    ratio = {n: statistics.median(a / b for a, b in zip(rates["roboloop"], rates[n], strict=True)) for n in names[1:]}
-    return {
-        "env": env,
-        "median": {n: statistics.median(v) for n, v in rates.items()},
-        "ours_over": ratio,
-        "blocks": rates,
-    }
+    ratio = {n: median_ratio(rates["roboloop"], rates[n]) for n in names[1:]}
+    return {"env": env, "median": medians(rates), "ours_over": ratio, "blocks": rates}
 
 
 def main() -> None:

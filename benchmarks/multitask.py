@@ -12,11 +12,10 @@ import argparse
 import itertools
 import json
 import os
-import statistics
 from pathlib import Path
 from typing import Any
 
-from _contender import Contender, Run, interleave, serve
+from _contender import Contender, Run, interleave, median_ratio, medians, print_table, serve
 
 OBS_DIM, ACTION_DIM, NUM_BATCHES = 39, 4, 4
 TASKS = (1, 3, 6, 10, 50)
@@ -77,10 +76,8 @@ def measure(net: str, tasks: list[int], per_task: int | None, threads: int, bloc
     rows = {k: ROWS if per_task is None else per_task * k for k in tasks}
     work = {k: [net, str(k), str(rows[k]), str(threads)] for k in tasks}
     rates = interleave([Contender(str(k), __file__, work[k], threads, False) for k in tasks], blocks, block_s)
-    one = rates[str(tasks[0])]
-    # ratio block by block: both sides of each quotient saw the machine within the same round
-    cost = {k: statistics.median(a / b for a, b in zip(one, rates[str(k)], strict=True)) for k in tasks}
-    median = {k: statistics.median(rates[str(k)]) for k in tasks}
+    cost = {k: median_ratio(rates[str(tasks[0])], rates[str(k)]) for k in tasks}
+    median = {int(k): value for k, value in medians(rates).items()}
     return {"net": net, "threads": threads, "rows": rows, "updates_per_s": median, "cost": cost, "blocks": rates}
 
 
@@ -92,9 +89,7 @@ def show(results: list[Any]) -> None:
         [str(r["threads"]), r["net"], *(f"{r['updates_per_s'][k]:.1f} ({r['cost'][k]:.2f}x)" for k in tasks)]
         for r in results
     ]
-    sizes = [max(len(line[i]) for line in [header, *lines]) for i in range(len(header))]
-    for line in [header, *lines]:
-        print("  ".join(cell.rjust(size) for cell, size in zip(line, sizes, strict=True)))
+    print_table(header, lines)
     print("updates/s, median of blocks; in brackets: time of an update, in updates of the first column")
 
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import statistics
 import sys
 from pathlib import Path
 from typing import Any
 
-from _contender import PEERS, Contender, Run, interleave, serve
+from _contender import PEERS, Contender, Run, interleave, median_ratio, medians, serve
 
 ENVS = {"HalfCheetah-v5": "gym/HalfCheetah-v5", "CartPole-v1": "gym/CartPole-v1"}
 NUM_ENVS, STEPS, EPOCHS, MINIBATCHES = 8, 128, 10, 4
@@ -160,16 +159,9 @@ def measure(env: str, blocks: int, block_s: float) -> dict[str, Any]:
     ]
     rates = interleave(contenders, blocks, block_s)
     ratios = {
-        f"{mode} / {peer}": statistics.median(a / b for a, b in zip(rates[mode], rates[peer], strict=True))
-        for mode in MODES
-        for peer in names[len(MODES) :]
+        f"{mode} / {peer}": median_ratio(rates[mode], rates[peer]) for mode in MODES for peer in names[len(MODES) :]
     }
-    return {
-        "env": env,
-        "median": {n: statistics.median(v) for n, v in rates.items()},
-        "ratios": ratios,
-        "blocks": rates,
-    }
+    return {"env": env, "median": medians(rates), "ratios": ratios, "blocks": rates}
 
 
 def main() -> None:

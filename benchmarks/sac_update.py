@@ -11,11 +11,10 @@ import argparse
 import itertools
 import json
 import os
-import statistics
 from pathlib import Path
 from typing import Any
 
-from _contender import PEERS, Contender, Run, interleave, serve
+from _contender import PEERS, Contender, Run, interleave, median_ratio, medians, print_table, serve
 
 OBS_DIM, ACTION_DIM, NUM_BATCHES, SBX_LOOP = 39, 4, 8, 20
 OURS, LIMIT = "roboloop", "gemm-only"
@@ -238,12 +237,8 @@ def measure(case: dict[str, Any], names: list[str], blocks: int, block_s: float)
         for n in names
     ]
     rates = interleave(contenders, blocks, block_s)
-    # ratio block by block: both sides of each quotient saw the machine within the same round
-    ratio = {
-        name: statistics.median(ours / theirs for ours, theirs in zip(rates[OURS], values, strict=True))
-        for name, values in rates.items()
-    }
-    return {**case, "median": {n: statistics.median(v) for n, v in rates.items()}, "ours_over": ratio, "blocks": rates}
+    ratio = {name: median_ratio(rates[OURS], values) for name, values in rates.items()}
+    return {**case, "median": medians(rates), "ours_over": ratio, "blocks": rates}
 
 
 def show(results: list[dict[str, Any]], names: list[str]) -> None:
@@ -254,9 +249,7 @@ def show(results: list[dict[str, Any]], names: list[str]) -> None:
         + [f"{r['median'][n]:.1f}" + ("" if n == OURS else f" ({r['ours_over'][n]:.2f}x)") for n in names]
         for r in results
     ]
-    sizes = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
-    for row in [header, *rows]:
-        print("  ".join(cell.rjust(size) for cell, size in zip(row, sizes, strict=True)))
+    print_table(header, rows)
     print("updates/s, median of blocks; in brackets: ours / theirs, median over rounds")
 
 

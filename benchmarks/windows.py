@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from _contender import PEERS, ROOT, Contender, Run, interleave, serve
+from _contender import PEERS, ROOT, Contender, Run, interleave, median_ratio, medians, serve
 
 WINDOW, BATCH = 30, 64
 
@@ -160,8 +159,7 @@ def main() -> None:
         rates = interleave(contenders, args.blocks, 1.0)
     print("| | batches/s | windows/s | ours cached / this |\n|---|---|---|---|")
     for name, values in rates.items():
-        ratio = statistics.median(a / b for a, b in zip(rates["roboloop, cached"], values, strict=True))
-        median = statistics.median(values)
+        ratio, median = median_ratio(rates["roboloop, cached"], values), medians(rates)[name]
         print(f"| {name} | {median:.1f} | {median * BATCH:.0f} | {ratio:.2f} |")
     if args.out:
         args.out.write_text(json.dumps(rates, indent=1))

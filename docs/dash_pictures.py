@@ -1,11 +1,16 @@
-"""Make the pictures of docs/dash.md from runs: python docs/dash_pictures.py RUNS_DIR... (needs chromium)."""
+"""Make the pictures of docs/dash.md from runs: python docs/dash_pictures.py RUNS_DIR... (needs chromium).
+
+Among the runs must be one of a robot in real time (``rig`` in its name) and one of guided play (``lfgp``).
+"""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import sync_playwright
 
@@ -13,8 +18,31 @@ OUT = Path(__file__).parent / "images"
 CHROMIUM = "/usr/bin/chromium"
 
 
+@dataclass(frozen=True)
+class Picture:
+    """What is looked at, and how."""
+
+    name: str
+    scheme: str = "light"
+    width: int = 1200
+    height: int = 680
+    run: str | None = None
+    """Words to find a run by, all of which is then shown; none shows the curves of all."""
+    heading: str = ""
+    """The part of a run to begin at."""
+
+
+PICTURES = (
+    Picture("dash-curves"),
+    Picture("dash-run", scheme="dark", run=""),
+    Picture("dash-ticks", run="rig", heading="real-time latency", height=480),
+    Picture("dash-tasks", run="lfgp", heading="which task acted", height=480),
+    Picture("dash-phone", width=380, height=680),
+)
+
+
 def main(roots: list[str]) -> None:
-    """Serve the runs, look at them twice, save what is seen."""
+    """Serve the runs, look at them, save what is seen."""
     OUT.mkdir(exist_ok=True)
     server = subprocess.Popen([sys.executable, "-m", "roboloop.cli", "dash", *roots], stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
@@ -22,19 +50,31 @@ def main(roots: list[str]) -> None:
     try:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-            for name, scheme in (("dash-curves", "light"), ("dash-run", "dark")):
-                page = browser.new_context(viewport={"width": 1200, "height": 680}, color_scheme=scheme).new_page()
-                page.goto(url)
-                page.wait_for_selector('.chart[data-drawn]:not([data-lines="0"])')
-                if name == "dash-run":
-                    page.click("#rows tr")
-                    page.wait_for_selector("#detail details")
-                page.wait_for_timeout(1500)
-                page.screenshot(path=OUT / f"{name}.png")
+            for picture in PICTURES:
+                take(browser, url, picture)
             browser.close()
     finally:
         server.terminate()
         server.wait()
+
+
+def take(browser: Any, url: str, picture: Picture) -> None:
+    """Look at the page in a window of its own."""
+    size = {"width": picture.width, "height": picture.height}
+    page = browser.new_context(viewport=size, color_scheme=picture.scheme).new_page()
+    page.goto(url)
+    page.wait_for_selector('.chart[data-drawn]:not([data-lines="0"])')
+    if picture.run is not None:
+        page.fill("#search", picture.run)
+        page.wait_for_timeout(500)
+        page.click("#rows tr")
+        page.wait_for_selector("#detail details")
+    page.wait_for_timeout(1500)
+    if picture.heading:
+        page.locator("#detail h2", has_text=picture.heading).first.evaluate("node => node.scrollIntoView()")
+        page.wait_for_timeout(500)
+    page.screenshot(path=OUT / f"{picture.name}.png")
+    page.context.close()
 
 
 if __name__ == "__main__":
