@@ -1,6 +1,6 @@
 """Steps per second of free-running workers on Ray, by their number, on an environment that sleeps 5 ms a step.
 
-The cluster is raylets on loopback, one CPU each. Two environments per worker, rollouts of 32 steps, PPO's 64x64 net:
+The cluster is raylets on loopback, one CPU each. Two environments per worker, rollouts of 32 steps, a 64x64 net:
 a worker that did nothing but sleep would make 200 steps a second. Learner's CPU time is per rollout, everything
 between two ``collect`` calls that is not waiting; it and the bytes are what the cost model in docs is made of.
 Bytes are all that went over loopback, less what the idle cluster sends in as long a time, for each rollout; beside
@@ -56,24 +56,30 @@ def loopback_bytes() -> int:
     return next(int(line.split()[1]) for line in lines if line.strip().startswith("lo:"))
 
 
-def measure(address: str, workers: int, seconds: float, hidden: list[int], publish_every_s: float) -> Cell:
+ALGOS: dict[str, dict[str, Any]] = {
+    "ppo": {"algo": {"name": "ppo", "rollout_steps": ROLLOUT_STEPS, "minibatches": 1}},
+    "sac": {"algo": {"name": "sac"}, "sample": {"steps": ROLLOUT_STEPS}, "warmup_steps": 0},
+}
+
+
+def measure(address: str, workers: int, args: argparse.Namespace) -> Cell:
     from roboloop.core.config import override
     from roboloop.data.rollouts import COLUMNS
     from roboloop.run.build import build
     from roboloop.run.config import Experiment
 
     sample = {"groups": workers, "workers": workers, "free_running": True, "on": "ray", "address": f"ray://{address}"}
-    sample["publish_every_s"] = publish_every_s
-    algo = {"name": "ppo", "rollout_steps": ROLLOUT_STEPS, "minibatches": 1, "processes": 1, "hidden": hidden}
+    sample["publish_every_s"] = args.publish_every_s
     env = {"id": "gym/_slow_env:Slow-v0", "num_envs": PER_WORKER * workers}
-    parts = build(override(Experiment(), {"env": env, "sample": sample, "algo": algo}))
+    cfg = override(Experiment(), ALGOS[args.algo])
+    parts = build(override(cfg, {"env": env, "sample": sample, "algo": {"processes": 1, "hidden": args.hidden}}))
     policy, seen = parts.algo.policy, set()
     while len(seen) < workers:  # all have begun
         seen.add(parts.sampler.collect(policy).first_env)
     parts.sampler.stats()
     steps = rollouts = 0
     begin_s, cpu_s, begin_bytes = time.monotonic(), time.process_time(), loopback_bytes()
-    while (spent_s := time.monotonic() - begin_s) < seconds:
+    while (spent_s := time.monotonic() - begin_s) < args.seconds:
         policy.version += 1  # each rollout is followed by new weights
         rollout = parts.sampler.collect(policy)
         steps += rollout.num_steps
@@ -82,7 +88,7 @@ def measure(address: str, workers: int, seconds: float, hidden: list[int], publi
     sent = loopback_bytes() - begin_bytes
     lag = parts.sampler.stats()["sample/lag_mean"]
     rollout_bytes = sum(getattr(rollout, name).nbytes for name in COLUMNS)
-    orders_per_version = max(1.0, publish_every_s * rollouts / spent_s / workers)  # each worker is a machine here
+    orders_per_version = max(1.0, args.publish_every_s * rollouts / spent_s / workers)  # each worker is a machine here
     parts.sampler.close()
     parts.algo.close()
     time.sleep(1)
@@ -98,6 +104,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--algo", choices=list(ALGOS), default="ppo")
     parser.add_argument("--hidden", type=int, nargs="+", default=[64, 64])
     parser.add_argument("--publish-every-s", type=float, default=0.0)
     args = parser.parse_args()
@@ -106,7 +113,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     first = 0.0
     for workers in args.workers:
-        cell = measure(cluster.address, workers, args.seconds, args.hidden, args.publish_every_s)
+        cell = measure(cluster.address, workers, args)
         first = first or cell.steps_per_s / workers
         print(
             f"| {workers} | {cell.steps_per_s:.0f} | {cell.steps_per_s / first:.2f} | {cell.learner_ms:.1f} "

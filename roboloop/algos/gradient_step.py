@@ -15,26 +15,37 @@ NORM_EPS = 1e-6
 class PlainStep:
     """Sums and moves at once, with nothing known of the whole gradient; over memory as GradientStep."""
 
-    def __init__(self, mem: Views, param: Tensor, index: int, lr: float) -> None:
+    def __init__(self, mem: Views, param: Tensor, index: int, lr_unit: float) -> None:
         part = stretch(param.numel(), len(mem["grad"]), index)
-        self._grads = list(mem["grad"][:, part])
-        self._adam = FlatAdam(param[part], mem["m"][part], mem["v"][part], mem["step"][0], lr)
+        self._grads, self._lr, self._lr_unit = list(mem["grad"][:, part]), mem["lr"], lr_unit
+        self._adam = FlatAdam(param[part], mem["m"][part], mem["v"][part], mem["step"][0], 0.0)
 
     def move(self) -> None:
         """Sum the shards' gradients of this stretch in order, and move it."""
+        self._adam.lr = self._lr_unit * float(self._lr)
         self._adam.update(sum_in_order(self._grads))
 
 
 class GradientStep:
-    """Over shared memory ``grad [shards, size]``, ``m``, ``v``, ``step``, ``lr`` and ``squares [shards, ...]``."""
+    """Over shared memory ``grad [shards, size]``, ``m``, ``v``, ``step``, ``lr`` and ``squares [shards, ...]``.
+
+    ``lr`` is the step size in multiples of ``lr_unit``.
+    """
 
     def __init__(
-        self, mem: Views, param: Tensor, index: int, max_grad_norm: float, eps: float = EPS, weight_decay: float = 0.0
+        self,
+        mem: Views,
+        param: Tensor,
+        index: int,
+        max_grad_norm: float,
+        eps: float = EPS,
+        weight_decay: float = 0.0,
+        lr_unit: float = 1.0,
     ) -> None:
         part = stretch(param.numel(), len(mem["grad"]), index)
         self._grads = list(mem["grad"][:, part])
         self._lr, self._squares, self._own_squares = mem["lr"], mem["squares"], mem["squares"][index]
-        self._limit = max_grad_norm
+        self._limit, self._lr_unit = max_grad_norm, lr_unit
         self._adam = FlatAdam(param[part], mem["m"][part], mem["v"][part], mem["step"][0], 0.0, eps, weight_decay)
 
     def sum(self) -> None:
@@ -47,5 +58,5 @@ class GradientStep:
         norm = float(self._squares[:, 0].sum().sqrt())
         if self._limit and norm > self._limit:
             self._grad.mul_(self._limit / (norm + NORM_EPS))
-        self._adam.lr = float(self._lr)
+        self._adam.lr = self._lr_unit * float(self._lr)
         self._adam.update(self._grad)

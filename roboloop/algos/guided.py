@@ -35,7 +35,7 @@ class GuidedPlay:
         self._rl, self._teacher, self.policy = rl, teacher, policy
         self._is_set = isinstance(policy, IntentionPolicy)
         self.num_updates = 0
-        self.progress = 0.0  # nothing here depends on it
+        self.progress = 0.0
 
     @property
     def needs(self) -> BatchSpec:
@@ -45,6 +45,7 @@ class GuidedPlay:
     def update(self, batch: Batch) -> Metrics:
         """Have the batch taught, and learn from it."""
         lesson, metrics = self._teacher.lesson(batch)
+        self._rl.progress = self.progress
         learned = self._rl.update(self._rows(lesson), self._teacher.value_caps)
         self._teacher.hear(learned)
         self.num_updates = self._rl.num_updates

@@ -85,7 +85,7 @@ class PickAndPlace:
     def __init__(self, rl: SAC, view: View, policy: AnyPickPolicy) -> None:
         self._rl, self._view, self.policy = rl, view, policy
         self.num_updates = 0
-        self.progress = 0.0  # nothing here depends on it
+        self.progress = 0.0
 
     @property
     def needs(self) -> BatchSpec:
@@ -94,6 +94,7 @@ class PickAndPlace:
 
     def update(self, batch: Batch) -> Metrics:
         """Learn from a batch."""
+        self._rl.progress = self.progress
         learned = self._rl.update(self._view(batch))
         self.num_updates = self._rl.num_updates
         return learned

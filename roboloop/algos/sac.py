@@ -14,6 +14,7 @@ import torch
 
 from roboloop.algos.adam import MAX_ADAM_STEP
 from roboloop.algos.config import MTSACConfig, SACConfig, SACSettings
+from roboloop.algos.learning_rate import Scheduled
 from roboloop.algos.losses import task_weights
 from roboloop.algos.multitask import make_reward_scale, tasks_of
 from roboloop.algos.objectives import NO_EXAMPLES, ExampleTerms
@@ -38,6 +39,7 @@ NETS = ("critics", "targets")
 MOMENTS = {"actor": ("actor_m", "actor_v"), "critics": ("critics_m", "critics_v")}
 INPUTS = (
     "obs_pair", "picture_pair", "noise_pair", "action", "reward", "discount", "alpha", "weight", "value_cap", "step",
+    "lr_scale",
 )  # fmt: skip
 SEEN_FIELDS = {"image", "vector"}
 """Fields of a record that SAC reads."""
@@ -89,8 +91,9 @@ class SAC:
         self._norm: Normalizer = RunningNorm(obs_dim) if cfg.normalize_obs and obs_dim else Identity()
         weights = self._layouts["actor"].views(self._mem["actor"]) | {f"conv.{name}": w for name, w in convs.items()}
         self._policy = ActorPolicy(weights, spec, self._norm, sight, actor)
+        self._lr_scale = Scheduled(1.0, 0.0 if cfg.lr_schedule == "linear" else 1.0)
         self.num_updates = 0
-        self.progress = 0.0  # nothing here depends on it
+        self.progress = 0.0
 
     @property
     def policy(self) -> ActorPolicy:
@@ -148,6 +151,7 @@ class SAC:
         # all noise is drawn here, so that the shards are pure functions of what they are given
         self._noise_rng.standard_normal(out=host["noise_pair"], dtype=np.float32)
         host["step"][0] = min(self.num_updates + 1, MAX_ADAM_STEP)
+        host["lr_scale"][0] = self._lr_scale.at(self.progress)
         host["alpha"][:] = self._alphas
         if isinstance(self.cfg, MTSACConfig) and self.cfg.task_weights == "temperature":
             host["weight"][:] = task_weights(self._alphas)

@@ -152,6 +152,7 @@ class SACShape:
             "obs_pair": (shards, 2, rows, self.obs_dim), "noise_pair": (shards, 2, rows, self.action_dim),
             "action": (shards, rows, self.action_dim), "reward": (shards, rows), "discount": (shards, rows),
             "alpha": (self.num_tasks,), "weight": (self.num_tasks,), "value_cap": (self.num_tasks,), "step": (1,),
+            "lr_scale": (1,),
             "metrics": (shards, aligned(len(self.metrics))),
             "entropy": (shards, self.num_tasks), "example_value": (shards, self.num_tasks),
             "actor_squares": (shards, ALIGN), "critics_squares": (shards, ALIGN),
@@ -338,7 +339,8 @@ class SACShard:
 
 def make_step(mem: Views, net: str, index: int, lr: float, max_grad_norm: float) -> PlainStep | GradientStep:
     """Return how a shard moves its stretch of a network."""
-    own = {name: mem[f"{net}_{name}"] for name in ("grad", "m", "v", "squares")} | {"step": mem["step"]}
+    own = {name: mem[f"{net}_{name}"] for name in ("grad", "m", "v", "squares")}
+    own |= {"step": mem["step"], "lr": mem["lr_scale"]}
     if not max_grad_norm:
         return PlainStep(own, mem[net], index, lr)
-    return GradientStep({**own, "lr": torch.tensor([lr])}, mem[net], index, max_grad_norm)
+    return GradientStep(own, mem[net], index, max_grad_norm, lr_unit=lr)

@@ -73,7 +73,7 @@ def lfgp(demos: Path, **options: Any) -> GuidedPlay:
     sac = MTSACConfig(hidden=(64,), head_hidden=(64,), batch_size=48, **SHARED)
     disc = DiscriminatorConfig(hidden=(32, 32), lr=1e-3)
     expert = ExpertConfig(str(demos), end_share=0.5)
-    cfg = LfGPConfig(sac=sac, discriminator=disc, expert=expert, tasks=TASKS, **options)
+    cfg = LfGPConfig(**{"sac": sac, "discriminator": disc, "expert": expert, "tasks": TASKS, **options})
     cfg.check()
     return make_guided(cfg, SPEC, cfg.tasks_of(SPEC.tasks), experts(demos, cfg, TASKS), seed=0)
 
@@ -128,6 +128,17 @@ def test_the_environments_own_reward_is_never_looked_at(demos: Path, make_one: A
         states.append({name: value.tolist() for name, value in algo.state()["policy"]["net"].items()})
         algo.close()
     assert states[0] == states[1]
+
+
+def test_step_sizes_that_fall_are_zero_when_training_ends(demos: Path) -> None:
+    sac = MTSACConfig(hidden=(64,), head_hidden=(64,), batch_size=48, **SHARED, lr_schedule="linear")
+    algo = lfgp(demos, sac=sac)
+    before = algo.state()["policy"]["net"]
+    algo.progress = 1.0
+    algo.update(random_batch(np.random.default_rng(0), algo.needs.size))
+    after = algo.state()["policy"]["net"]
+    assert all(np.array_equal(value, after[name]) for name, value in before.items())
+    algo.close()
 
 
 def test_every_task_learns_from_each_transition_with_its_own_reward() -> None:

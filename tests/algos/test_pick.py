@@ -269,6 +269,16 @@ def test_the_live_policy_chooses_by_the_critics_of_the_last_update() -> None:
     assert not np.array_equal(act(algo.policy, obs, False, np.random.default_rng(0))[:, :2], before)
 
 
+def test_step_sizes_that_fall_are_zero_when_training_ends() -> None:
+    sac = dataclasses.replace(SAC_SMALL, lr_schedule="linear")
+    algo = make_pick(dataclasses.replace(SMALL, sac=sac), SPEC, seed=0)
+    before = algo.state()
+    algo.progress = 1.0
+    algo.update(next(batches()))
+    for net in ("policy", "critics"):
+        assert_same_bits(before[net], algo.state()[net])
+
+
 @every_kind
 def test_state_and_load_continue_bit_for_bit(kind: Any, spec: EnvSpec) -> None:
     cfg, source = dataclasses.replace(SMALL, pick=kind), batches(spec=spec)

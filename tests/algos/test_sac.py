@@ -129,6 +129,21 @@ def test_a_long_gradient_is_shortened_as_a_whole() -> None:
             torch.testing.assert_close(ours, whole * (0.001 / whole.norm()), rtol=1e-3, atol=1e-8)
 
 
+@pytest.mark.parametrize("max_grad_norm", [0.0, 0.01])
+def test_linear_step_sizes_are_half_at_half_time_and_nothing_moves_at_the_end(max_grad_norm: float) -> None:
+    cfg = dataclasses.replace(SMALL, lr_schedule="linear", max_grad_norm=max_grad_norm)
+    moved = {}
+    for progress in (0.0, 0.5, 1.0):
+        sac = SAC(cfg, SPEC, 1, seed=0)
+        before = sac._mem["critics"].clone()
+        sac.progress = progress
+        sac.update(next(batches(16)))
+        moved[progress] = sac._mem["critics"] - before
+    torch.testing.assert_close(moved[0.5], 0.5 * moved[0.0], rtol=1e-3, atol=1e-7)
+    assert moved[0.0].abs().max() > 1e-5
+    assert not moved[1.0].any()
+
+
 def test_targets_follow_by_tau() -> None:
     sac, source = SAC(dataclasses.replace(SMALL, tau=0.25), SPEC, 1, seed=0), batches(16)
     before = sac.state()
