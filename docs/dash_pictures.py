@@ -1,6 +1,6 @@
 """Make the pictures of docs/dash.md from runs: python docs/dash_pictures.py RUNS_DIR... (needs chromium).
 
-Among the runs must be one of a robot in real time (``rig`` in its name) and one of guided play (``lfgp``).
+Among the runs must be some of ``cloth``, also by ``mvp``, one of a ``rig`` in real time and one of ``lfgp``.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ class Picture:
     scheme: str = "light"
     width: int = 1200
     height: int = 680
-    run: str | None = None
-    """Words to find a run by, all of which is then shown; none shows the curves of all."""
+    search: str = ""
+    """What is typed into the search field."""
+    key: str = ""
+    """The column of the curves; none shows all about the first run that was found."""
     heading: str = ""
     """The part of a run to begin at."""
 
 
 PICTURES = (
-    Picture("dash-curves"),
-    Picture("dash-run", scheme="dark", run=""),
-    Picture("dash-ticks", run="rig", heading="real-time latency", height=480),
-    Picture("dash-tasks", run="lfgp", heading="which task acted", height=480),
-    Picture("dash-phone", width=380, height=680),
+    Picture("dash-curves", search="cloth", key="eval/return"),
+    Picture("dash-run", scheme="dark", search="mvp"),
+    Picture("dash-ticks", search="rig", heading="real-time latency", height=600),
+    Picture("dash-tasks", search="lfgp", heading="which task acted", height=480),
+    Picture("dash-phone", search="cloth", key="eval/return", width=380, height=860),
 )
 
 
@@ -64,9 +66,13 @@ def take(browser: Any, url: str, picture: Picture) -> None:
     page = browser.new_context(viewport=size, color_scheme=picture.scheme).new_page()
     page.goto(url)
     page.wait_for_selector('.chart[data-drawn]:not([data-lines="0"])')
-    if picture.run is not None:
-        page.fill("#search", picture.run)
-        page.wait_for_timeout(500)
+    page.fill("#search", picture.search)
+    page.wait_for_timeout(500)
+    if picture.key:
+        page.click("#none")
+        page.click("#all")
+        page.select_option("#key", picture.key)
+    else:
         page.click("#rows tr")
         page.wait_for_selector("#detail details")
     page.wait_for_timeout(1500)

@@ -70,16 +70,16 @@ function newRow(r) {
   box.setAttribute("aria-label", `draw ${r.name}`);
   box.addEventListener("change", () => { draw(r.id, box.checked); });
   box.addEventListener("click", (e) => e.stopPropagation());
-  tr.append(el("td", "", box), el("td", "name"), ...Array.from({ length: 6 }, () => el("td")));
+  tr.append(el("td", "", box), el("td", "name", el("bdi")), ...Array.from({ length: 6 }, () => el("td")));
   tr.addEventListener("click", () => { page.cursor = r.id; list(); open(r.id); });
   return tr;
 }
 
 function fill(tr, r) {
-  const cells = tr.children, texts = [
+  const cells = tr.children, places = [cells[1].firstChild, ...Array.from(cells).slice(2)], texts = [
     r.name, r.state, `${short(r.step)}/${short(r.steps)}`, r.success === null ? "-" : `${Math.round(100 * r.success)} %`,
     short(r.return), r.steps_per_s === null ? "-" : short(Math.round(r.steps_per_s)), seconds(r.eta_s)];
-  texts.forEach((t, i) => { if (cells[i + 1].textContent !== t) cells[i + 1].textContent = t; });
+  texts.forEach((t, i) => { if (places[i].textContent !== t) places[i].textContent = t; });
   cells[1].title = r.error ? `${r.name}: ${r.error}` : r.name;
   cells[2].className = r.state;
   cells[0].firstChild.checked = page.drawn.has(r.id);

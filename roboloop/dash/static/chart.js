@@ -30,6 +30,7 @@ export class Chart {
   // onZoom is told the new ends of x, or null for the whole.
   constructor(box, title, onZoom) {
     this.box = box; this.onZoom = onZoom; this.lines = []; this.log = false; this.zoom = null; this.at = null; this.drag = null; this.drawn = 0;
+    this.xText = short;
     box.className = "chart";
     const head = document.createElement("h3");
     head.textContent = title;
@@ -141,7 +142,7 @@ export class Chart {
     c.textAlign = "center"; c.textBaseline = "top";
     for (const v of ticks(x0, x1, Math.max(2, w / 110))) {
       c.beginPath(); c.moveTo(X(v), h - PAD.bottom); c.lineTo(X(v), h - PAD.bottom + 4); c.stroke();
-      c.fillText(short(v), X(v), h - PAD.bottom + 7);
+      c.fillText(this.xText(v), X(v), h - PAD.bottom + 7);
     }
   }
 
@@ -197,7 +198,7 @@ export class Chart {
     this.tip.replaceChildren(...[[null, v, ""], ...found.slice(0, 12)].map(([l, y, more]) => {
       const row = document.createElement("div");
       if (l) { const s = document.createElement("span"); s.className = "swatch"; s.style.background = colour(l.colour); row.append(s); }
-      row.append(`${l ? short(y) + more + "  " + l.name : short(y)}`);
+      row.append(`${l ? short(y) + more + "  " + l.name : this.xText(y)}`);
       return row;
     }));
     if (found.length > 12) this.tip.append(`and ${found.length - 12} more`);

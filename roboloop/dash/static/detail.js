@@ -115,8 +115,9 @@ function datasets(about, id) {
   });
 }
 
-function chartOf(title, lines) {
+function chartOf(title, lines, xText = short) {
   const box = el("div"), chart = new Chart(box, title, () => {});
+  chart.xText = xText;
   box.classList.add("small");
   chart.set(lines.map((l, i) => ({ colour: i, ...l })), false);
   return box;
@@ -139,7 +140,7 @@ function latency(about) {
   const boxes = Object.entries(about.latency.histograms).map(([name, counts]) => {
     const first = counts.findIndex(Boolean), last = counts.findLastIndex(Boolean), x = [], y = [];
     counts.slice(first, last + 1).forEach((n, i) => { x.push(edges[first + i], edges[first + i + 1]); y.push(n, n); });
-    return chartOf(`${name}: ticks by log10 of milliseconds`, [{ name, x, y, low: y.map(() => 0), high: y }]);
+    return chartOf(`${name}: ticks by milliseconds`, [{ name, x, y, low: y.map(() => 0), high: y }], (v) => short(+(10 ** v).toPrecision(1)));
   });
   const ticks = Math.max(...Object.values(about.latency.histograms).map(sum));
   return [el("h2", "", `real-time latency of ${ticks} ticks`), el("div", "media", ...boxes)];
