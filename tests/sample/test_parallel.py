@@ -84,15 +84,28 @@ def test_free_running_workers_give_every_step_of_every_environment_once(build):
         assert rows[::7] == expected.obs[: len(rows) : 7, env].tolist()
 
 
-def test_free_running_policies_lag_at_most_what_the_queue_allows(build):
+def assert_fresh_as_the_queue_allows(given, rollout, version, queue=2):
+    """Check that a rollout knows what was learned from its group's rollout so many before it, and note it.
+
+    An order goes out when a slot is free again. How far a slow worker lags behind what others bring is not bounded.
+    """
+    of_group = given.setdefault(rollout.first_env, [])
+    assert len(of_group) < queue or rollout.version[0] > of_group[-queue]
+    of_group.append(version)
+
+
+def test_free_running_policies_know_what_their_group_taught_as_far_as_the_queue_allows(build):
     p = policy()
     s = build(p, free=True, queue=2)
+    given, lags = {}, []
     for _ in range(20):
         rollout = s.collect(p)
-        # one improvement per rollout: what is collected and waiting, being collected, and given out before
-        assert p.version - rollout.version[0] <= 2 * 2 + 1
+        assert_fresh_as_the_queue_allows(given, rollout, p.version)
+        lags.append(p.version - rollout.version[0])
         p.improve()
-    assert s.stats()["sample/lag_max"] <= 5
+    said = s.stats()
+    assert said["sample/lag_max"] == max(lags)
+    assert said["sample/lag_mean"] == pytest.approx(np.mean(lags))
 
 
 def test_no_step_is_lost_or_given_twice_when_a_free_running_sampler_is_saved_and_restored(build):
