@@ -30,7 +30,7 @@ class SACSettings:
     critic_lr: float = 3e-4
     """Adam step size of the critics."""
     lr_schedule: Literal["constant", "linear"] = "constant"
-    """'linear': step sizes of actor and critics fall to zero over training, so that the last weights swing less."""
+    """'linear': step sizes of actor and critics fall to zero over training."""
     alpha_lr: float = 3e-4
     """Adam step size of the logarithm of the temperature."""
     batch_size: int = 256

@@ -42,8 +42,9 @@ def test_five_random_crashes_leave_no_trace(tiny, num_envs, frame_stack):
         {"update": {"at": "episode", "per_step": 0.7}},
         {"update": {"every_steps": 30, "per_step": 0.3}, "checkpoint": {"every_episode": True}},
         {"env": {"action_repeat": 2}, "replay": {"capacity": 120}},
+        {"algo": {"lr_schedule": "linear"}},
     ],
-    ids=["n-step", "two-processes", "between-episodes", "epochs", "wrapped-ring"],
+    ids=["n-step", "two-processes", "between-episodes", "epochs", "wrapped-ring", "falling-steps"],
 )
 def test_a_crash_leaves_no_trace_with_every_option(tiny, changes):
     whole = train(tiny(experiment="whole", **changes))
