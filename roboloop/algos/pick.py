@@ -14,7 +14,6 @@ from roboloop.algos.pick_policy import Habit, JointPolicy, PickPolicy
 from roboloop.algos.picks import PICKS, Picks, at
 from roboloop.algos.policy import ActorPolicy
 from roboloop.algos.sac import SAC
-from roboloop.core.errors import ConfigError
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
 from roboloop.core.types import Batch, BatchSpec, EnvSpec, Metrics, State, Stateful
 from roboloop.nets.actors import ActorKind
@@ -142,8 +141,6 @@ def target_entropy(cfg: PickConfig, picks: Picks, spec: EnvSpec) -> float | None
 def make_pick(cfg: PickConfig, spec: EnvSpec, seed: int, device: str = "cpu") -> PickAndPlace:
     """Return the algorithm of a config."""
     picks = Picks.of(spec)
-    if picks.image is not None and not picks.is_choice and cfg.sac.shift_px:
-        raise ConfigError("algo.sac.shift_px moves pictures and not the places picked in them: leave it at 0")
     if cfg.places_only:
         rl = SAC(cfg.sac, picks.placing(spec, cfg.pick_copies), 1, seed, device)
         policy = PickPolicy(rl.policy, spec, habit_of(cfg), rl.critic_weights)

@@ -65,7 +65,7 @@ class SAC:
         num_tasks = max(1, len(self._tasks))
         self._fields = Fields.of(spec, frame_stack)
         sight = make_sight(cfg, self._fields)
-        shift_px = cfg.shift_px if sight and isinstance(cfg, SACConfig) else 0
+        shift_px = make_shift_px(cfg, spec, sight)
         self.needs = BatchSpec(cfg.batch_size, cfg.n_step, cfg.gamma, frame_stack, num_tasks, shift_px)
         self._conv = sight.conv if sight else None
         self._shape = SACShape(cfg, self._fields.vector_dim, spec.action_dim, num_tasks, examples, self._conv, actor)
@@ -225,6 +225,18 @@ def make_sight(cfg: SACSettings, fields: Fields) -> SightSpec | None:
     picture = fields.pictures[0][1:]
     conv = ConvSpec(picture, cfg.conv_channels, cfg.conv_kernels, cfg.conv_strides, 0, "relu")
     return SightSpec(fields.frames, conv)
+
+
+def make_shift_px(cfg: SACSettings, spec: EnvSpec, sight: SightSpec | None) -> int:
+    """Return by how much sampled pictures are shifted."""
+    if sight is None or not isinstance(cfg, SACConfig):
+        return 0
+    _, height, width = sight.conv.picture
+    if cfg.shift_px >= min(height, width):
+        raise ConfigError(f"shift_px {cfg.shift_px} leaves nothing of pictures of {height}x{width}: try 4")
+    if cfg.shift_px and spec.protocol.get("pick") == "point":
+        raise ConfigError("shift_px moves pictures and not the places picked in them: set it to 0")
+    return cfg.shift_px
 
 
 def make_temperature(cfg: SACSettings, action_dim: int) -> Temperature:

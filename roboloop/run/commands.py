@@ -55,6 +55,7 @@ def train(args: list[str]) -> int:
         return _run(run, resume=True)
     RunDir.free_path(config)
     parts = build(config)  # before anything is on disk: an env that cannot be made leaves no trace
+    _begin_with(parts, config)
     return _run(RunDir.create(config, ["train", *args]), resume=False, parts=parts)
 
 
@@ -101,22 +102,36 @@ def _reopen(path: Path, flags: list[str]) -> RunDir:
     return run
 
 
+def _begin_with(parts: Parts, config: Experiment) -> None:
+    """Give a new run the weights that its config names; what was built ends where they do not fit."""
+    from roboloop.run.start import take_over
+
+    try:
+        take_over(parts.algo, config)
+    except Exception:
+        for part in (parts.sampler, parts.evaluator, parts.algo):
+            part.close()
+        raise
+
+
 def _fork(source: Path, step: int | None, flags: list[str], args: list[str]) -> RunDir:
     if step is None:
         raise ConfigError("--fork RUN needs --at STEP")
     old = RunDir.open(source)
     config = parse_flags(old.config, flags, "roboloop train --fork RUN --at STEP")
     config.check()
-    for name in ("env.num_envs", "env.frame_stack", "algo.name", "sample.groups"):
+    for name in ("env.id", "env.num_envs", "env.frame_stack", "algo.name", "sample.groups"):
         section, key = name.split(".")
         if getattr(getattr(config, section), key) != getattr(getattr(old.config, section), key):
-            raise ConfigError(f"a fork keeps {name}: its buffer and its running episodes depend on it")
+            hint = f" (--start {source} takes over weights alone)" if name == "env.id" else ""
+            raise ConfigError(f"a fork keeps {name}: its buffer and its running episodes depend on it{hint}")
     return old.fork(config, step, ["train", *args])
 
 
 def _run(run: RunDir, resume: bool, parts: Parts | None = None) -> int:
     """Train a run to its end, and leave its curve beside it."""
     from roboloop.run.runner import Runner
+    from roboloop.run.start import take_over
     from roboloop.track.plots import plot_runs
     from roboloop.track.sinks import Sink, TensorBoardSink, WandbSink
     from roboloop.track.terminal import Progress
@@ -131,6 +146,8 @@ def _run(run: RunDir, resume: bool, parts: Parts | None = None) -> int:
     try:
         if resume:
             step = runner.resume(progress.note)
+            if not step:
+                take_over(runner.algo, cfg)
             progress.note(f"resumed at step {step}")
         state = runner.train()
         hint = f"; go on with: roboloop train --resume {run.path}" if state == "stopped" else ""

@@ -107,6 +107,9 @@ class Experiment:
     """Mirror metrics.jsonl to TensorBoard events."""
     wandb: bool = False
     """Mirror metrics.jsonl to Weights & Biases, offline unless WANDB_MODE says otherwise."""
+    start: str = ""
+    """A run whose last weights training begins with, where observations and actions are the same: the next tier of a
+    curriculum, or going on in another environment. Data, counters and schedules begin anew."""
     dataset: str = ""
     """What dt and bc learn from: a dataset, or a run that recorded one; the environment is then that of the data."""
     target: float | None = None

@@ -323,7 +323,7 @@ def test_what_offers_no_picks_is_refused_in_one_line(spec: EnvSpec, message: str
 def test_pictures_are_not_shifted_under_their_picks() -> None:
     assert PickConfig().sac.shift_px == 0
     shifted = dataclasses.replace(SMALL, sac=dataclasses.replace(SAC_SMALL, shift_px=4))
-    with pytest.raises(ConfigError, match=r"algo.sac.shift_px .*leave it at 0"):
+    with pytest.raises(ConfigError, match=r"shift_px moves pictures .*: set it to 0"):
         make_pick(shifted, SEEN, seed=0)
 
 

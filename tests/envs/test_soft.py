@@ -21,8 +21,9 @@ from roboloop.envs.soft.config import SoftConfig  # noqa: E402
 from roboloop.envs.soft.experts import KNOWN, scripted_policy  # noqa: E402
 from roboloop.envs.soft.model import ROPE, sheet  # noqa: E402
 from roboloop.envs.soft.physics import Physics  # noqa: E402
-from roboloop.envs.soft.tasks import TASKS  # noqa: E402
-from roboloop.envs.soft.world import MOVE_M, SoftEnv  # noqa: E402
+from roboloop.envs.soft.rewards import LEAST_ROOM  # noqa: E402
+from roboloop.envs.soft.tasks import CORNER, MOVE_M, TASKS  # noqa: E402
+from roboloop.envs.soft.world import SoftEnv  # noqa: E402
 
 CLOTH = sheet(9)
 FEW = ("rope-straighten", "cloth-spread", "cloth-two-hand", "seam-3")
@@ -92,8 +93,9 @@ def test_every_candidate_catches_something(task: str, observe: str) -> None:
     env = soft(task, observe, pool=4)
     obs = env.reset(3)
     world = env.world
-    for pick in obs["picks"].astype(np.float64):
-        assert world._picks.caught(physics_of(env).points_m, pick)[0] >= 0
+    caught = [world._picks.caught(physics_of(env).points_m, pick) for pick in obs["picks"].astype(np.float64)]
+    assert min(first for first, *_ in caught) >= 0
+    assert np.mean(np.array(caught) < 0) <= 0.02  # two pixels may mean one particle
     assert np.abs(obs["picks"]).max() <= 1
 
 
@@ -250,10 +252,11 @@ def test_the_object_is_where_the_geometry_says_in_the_picture(task: str, randomi
         assert (seen & expected).sum() > 0.75 * seen.sum()
 
 
-def test_colors_and_light_change_the_picture_and_nothing_else() -> None:
+@pytest.mark.parametrize("name", ["colors", "light"])
+def test_colors_and_light_change_the_picture_and_nothing_else(name: str) -> None:
     plain, varied = (
         soft("cloth-spread", "pixels", pool=4),
-        soft("cloth-spread", "pixels", pool=4, randomize=("colors",)),
+        soft("cloth-spread", "pixels", pool=4, randomize=(name,)),
     )
     a, b = plain.reset(0), varied.reset(0)
     assert (a["picks"] == b["picks"]).all()
@@ -289,9 +292,23 @@ def test_episodes_never_begin_alike_although_the_pool_is_small() -> None:
     assert (fixed.reset(0)["vector"] == fixed.reset(1)["vector"]).all()
 
 
+@pytest.mark.parametrize("task", names.SOFT)
+@pytest.mark.parametrize("start", ["random", "fixed"])
+def test_no_episode_begins_with_its_task_done_however_small_the_pool(task: str, start: str) -> None:
+    env = soft(task, pool=1, start=start)
+    for seed in range(5):
+        env.reset(seed)
+        judge, points_m = env.world._judge, physics_of(env).points_m
+        assert judge.best - judge.score(points_m) >= LEAST_ROOM.get(TASKS[task].rewards[0], 0.1) - 1e-9
+
+
 def test_without_a_pool_each_episode_is_crumpled_anew() -> None:
     env = soft("rope-straighten", pool=0)
-    assert (env.reset(0)["vector"] == soft("rope-straighten", pool=0).reset(0)["vector"]).all()
+    first = env.reset(0)["vector"]
+    assert (first == soft("rope-straighten", pool=0).reset(0)["vector"]).all()
+    lengths = [np.linalg.norm(np.diff(vector.reshape(-1, 3)[[0, 12, 24]], axis=0), axis=1) for vector in
+               (first, env.reset(1)["vector"])]  # fmt: skip
+    assert not np.allclose(*lengths, rtol=1e-3)  # another shape, not the same one turned
 
 
 def test_physics_that_fails_is_a_fault_of_the_simulator_and_not_data() -> None:
@@ -324,7 +341,7 @@ def test_pulling_corners_to_their_places_spreads_a_cloth_and_chance_does_not() -
 def test_every_scripted_hand_hits_the_object(task: str, name: str, observe: str) -> None:
     env, policy, rng = soft(task, observe, pool=4), scripted_policy(task, name), np.random.default_rng(0)
     obs = env.reset(0)
-    if task in ("cloth-corner", "cloth-fold") and observe == "pixels" and name != "random":
+    if (TASKS[task].pick == CORNER or task == "cloth-fold") and observe == "pixels" and name != "random":
         with pytest.raises(ConfigError, match="cannot be told in a picture"):
             policy.act(obs[None], np.zeros((1, 0)), False, rng)
         return
@@ -335,7 +352,7 @@ def test_every_scripted_hand_hits_the_object(task: str, name: str, observe: str)
 
 def test_scripted_hands_are_found_by_name() -> None:
     assert registry.scripted_policy("soft/cloth-spread", "outward").blueprint()["name"] == "outward"
-    assert registry.scripted_policy("soft/seam-6").blueprint()["name"] == "random"
+    assert registry.scripted_policy("soft/seam-6").blueprint()["name"] == "outward"
     with pytest.raises(ConfigError, match="did you mean 'outward'"):
         registry.scripted_policy("soft/cloth-spread", "outwards")
 

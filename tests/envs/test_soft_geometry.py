@@ -9,7 +9,7 @@ import pytest
 
 from roboloop.envs.soft import geometry
 from roboloop.envs.soft.model import ROPE, sheet
-from roboloop.envs.soft.rewards import MASK_SIZE, Judge
+from roboloop.envs.soft.rewards import LINE_DECAY_M, MASK_SIZE, Judge
 from roboloop.envs.soft.starts import turned
 from roboloop.envs.soft.view import View, centres_of, pixels_of
 
@@ -146,12 +146,36 @@ def test_a_rope_on_the_line_has_reward_one_whichever_way_it_lies() -> None:
 
 
 def test_a_rope_off_the_line_or_folded_on_it_has_less() -> None:
-    judge = Judge(ROPE, "line")
-    pixel_m = 2 * ROPE.half_m / MASK_SIZE
-    one_row_up = judge.score(ROPE.flat_m + np.array([0.0, pixel_m, 0.0]))
-    assert one_row_up == pytest.approx(0.5 * (1.0 + math.exp(-0.5)))  # its rows are 0 and 1 away, and were 0 and 0
+    judge, up_m, radius_m = Judge(ROPE, "line"), 0.012, ROPE.radius_m
+    near, far, on_it = (math.exp(-y_m / LINE_DECAY_M) for y_m in (up_m - radius_m, up_m + radius_m, radius_m))
+    raised = judge.score(ROPE.flat_m + np.array([0.0, up_m, 0.0]))
+    assert raised == pytest.approx((near - far) / (2.0 * (1.0 - on_it)), abs=0.002)  # but for its round ends
     assert judge.score(folded(ROPE.flat_m)) == pytest.approx(0.5, abs=0.03)
     assert judge.score(turned(ROPE.flat_m, math.pi / 2, np.zeros(2))) < 0.2
+
+
+@pytest.mark.parametrize("moved", ["all of it", "one half", "one bead"])
+def test_a_rope_nearer_to_its_line_is_never_worth_less(moved: str) -> None:
+    judge = Judge(ROPE, "line")
+    which = {"all of it": slice(None), "one half": slice(12, None), "one bead": slice(12, 13)}[moved]
+    scores = []
+    for off_m in np.arange(0.0, 0.04, 0.0005):
+        points_m = ROPE.flat_m.copy()
+        points_m[which, 1] += off_m
+        scores.append(judge.score(points_m))
+    assert (np.diff(scores) <= (0.0 if moved == "all of it" else 0.0005)).all()  # a slope is longer than its shadow
+
+
+def test_what_a_tangled_rope_is_worth_is_what_fine_pixels_say() -> None:
+    points = np.random.default_rng(0).normal(size=(25, 2)).cumsum(axis=0) * 0.015
+    columns, rows = np.linspace(-0.3, 0.3, 128), np.arange(-0.3, 0.3, 0.0002) + 0.0001
+    x, y = np.meshgrid(columns, rows)
+    is_rope = np.zeros(x.shape, bool)
+    for start, way in zip(points[:-1], np.diff(points, axis=0), strict=True):
+        share = np.clip(((x - start[0]) * way[0] + (y - start[1]) * way[1]) / (way @ way), 0.0, 1.0)
+        is_rope |= np.hypot(x - start[0] - share * way[0], y - start[1] - share * way[1]) <= 0.008
+    expected = (is_rope * np.exp(-np.abs(y) / 0.02)).sum() * 0.0002
+    assert geometry.line_score(points, 0.008, columns, 0.02) == pytest.approx(expected, rel=1e-3)
 
 
 def test_a_perfect_fold_has_no_gap_and_a_flat_sheet_the_mean_of_its_widths() -> None:

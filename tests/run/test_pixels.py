@@ -53,3 +53,17 @@ def test_a_run_is_evaluated_filmed_and_recorded(tiny, tmp_path: Path, capsys: py
     assert "2 episodes" in capsys.readouterr().out
     (film,) = (path / "videos").iterdir()
     assert film.stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--env", "dmc/cartpole-swingup", "--algo.shift-px", "64"], "shift_px 64 leaves nothing of pictures of 64x64"),
+        (["--env", "soft/cloth-spread", "--env.soft.pick", "given"], "shift_px moves pictures and not the places"),
+    ],
+)
+def test_shifts_that_make_no_sense_are_refused_in_one_line(tmp_path: Path, capsys, flags: list, message: str) -> None:
+    assert cli.main(["train", *flags, "--env.observe", "pixels", "--runs-dir", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1

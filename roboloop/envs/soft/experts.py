@@ -17,9 +17,8 @@ from roboloop.core.blueprint import WithoutWeights, kind_of
 from roboloop.core.errors import ConfigError, nearest
 from roboloop.core.types import Array, Decision
 from roboloop.envs.soft.geometry import corner_numbers
-from roboloop.envs.soft.tasks import CORNER, SoftTask, find
+from roboloop.envs.soft.tasks import CORNER, MOVE_M, SoftTask, find
 
-MOVE_M = 0.1
 CARRY = 0.2
 """Height of the outward pull, as an action: enough to come over a fold."""
 RANDOM = "random"
@@ -130,6 +129,7 @@ EXPERTS: dict[str, Expert] = {
     RANDOM: _random,
 }
 SHEET_EXPERTS = ("place", "outward", RANDOM)
+SEAM_EXPERTS = ("outward", RANDOM)
 KNOWN = {
     "rope-straighten": ("line", "ends", RANDOM),
     "cloth-corner": SHEET_EXPERTS,
@@ -137,8 +137,11 @@ KNOWN = {
     "cloth-two-hand": SHEET_EXPERTS,
     "cloth-goal": SHEET_EXPERTS,
     "cloth-fold": ("fold", RANDOM),
+    "seam-3": SEAM_EXPERTS,
+    "seam-6": SEAM_EXPERTS,
+    "seam-9": SEAM_EXPERTS,
 }
-"""Task -> its experts, the best first; all others have the random one only."""
+"""Task -> its experts, the best first."""
 
 
 class SoftExpert(WithoutWeights):
@@ -170,7 +173,7 @@ class SoftExpert(WithoutWeights):
 def scripted_policy(task: str, name: str = "") -> SoftExpert:
     """Return a task's expert, or another one by its name."""
     find(task)
-    known = KNOWN.get(task, (RANDOM,))
+    known = KNOWN[task]
     if name and name not in known:
         raise ConfigError(f"soft/{task} has no expert {name!r}{nearest(name, known)} (known: {', '.join(known)})")
     return SoftExpert(task, name or known[0])

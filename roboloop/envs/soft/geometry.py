@@ -125,11 +125,38 @@ def fold_gap_m(points_m: Array, start_m: Array, side: int, drift_weight: float =
     return float(gap + drift_weight * drift)
 
 
-def line_score(mask: Array, per_row: float = 0.5) -> float:
-    """Return the pixels of a picture, each counting less the more rows it is away from the horizontal middle."""
-    size = len(mask)
-    rows = np.abs(np.arange(size) + 0.5 - 0.5 * size) - 0.5
-    return float((mask.sum(axis=1) * np.exp(-per_row * rows)).sum())
+def line_score(points: Array, radius: float, columns: Array, decay: float) -> float:
+    """Return how much of a thick line's silhouette there is near y = 0: exp(-abs(y) / decay), summed over columns.
+
+    Exact along y, since rows of pixels would pay for the luck of lying well among them; what lies twice counts once.
+    """
+    low, top = _crossings(points[:-1], points[1:], radius, columns)
+    order = np.argsort(low, axis=0)
+    low, top = (np.take_along_axis(ends, order, axis=0) for ends in (low, top))
+    covered = np.vstack([np.full((1, len(columns)), -np.inf), np.maximum.accumulate(top, axis=0)[:-1]])
+    begin = np.maximum(low, covered)
+    end = np.maximum(top, begin)
+    within_begin, within_end = (np.sign(y) * -np.expm1(-np.abs(y) / decay) for y in (begin, end))
+    return float(decay * (within_end - within_begin).sum())
+
+
+def _crossings(start: Array, end: Array, radius: float, columns: Array) -> tuple[Array, Array]:
+    """Return from where to where ``[pieces, columns]`` vertical lines cross each thick piece; inf to -inf if not."""
+    is_backwards = end[:, :1] < start[:, :1]
+    left, right = np.where(is_backwards, end, start), np.where(is_backwards, start, end)
+    (left_x, left_y), (way_x, way_y) = left.T[..., None], (right - left).T[..., None]
+    length = np.maximum(np.hypot(way_x, way_y), 1e-12)
+    found = []
+    for x, y in ((left_x, left_y), (left_x + way_x, left_y + way_y)):  # round ends
+        square = radius**2 - (columns - x) ** 2
+        found += [(square >= 0.0, y + side * np.sqrt(np.maximum(square, 0.0))) for side in (-1.0, 1.0)]
+    for side in (-1.0, 1.0):  # straight sides, below and above
+        share = (columns - left_x + side * radius * way_y / length) / np.maximum(way_x, 1e-12)
+        is_on = (share >= 0.0) & (share <= 1.0)
+        found.append((is_on, left_y + side * radius * way_x / length + share * way_y))
+    low = np.minimum.reduce([np.where(is_on, y, np.inf) for is_on, y in found])
+    top = np.maximum.reduce([np.where(is_on, y, -np.inf) for is_on, y in found])
+    return low, top
 
 
 def max_strain(points_m: Array, edges: Array, lengths_m: Array) -> float:

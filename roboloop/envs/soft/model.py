@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -71,7 +72,7 @@ class Flex:
         grid = np.stack(np.meshgrid(x, y, indexing="ij"), axis=-1).reshape(-1, 2)
         return np.column_stack([grid, np.full(len(grid), self.rest_height_m)])
 
-    @property
+    @cached_property
     def triangles(self) -> Array:
         """Of a sheet."""
         return grid_triangles(self.rows)

@@ -29,7 +29,7 @@ class Picks:
         """Through which pixels are seen; a camera may be elsewhere in each episode."""
 
     def candidates(self, points_m: Array, rng: np.random.Generator) -> Array:
-        """Return ``[K, P]`` picks that all catch something."""
+        """Return ``[K, P]`` picks that all catch something, if only with one of two hands."""
         if self._task.pick == CORNER:
             return CORNERS
         if self._task.hands == 1 and not self._sees_pixels:

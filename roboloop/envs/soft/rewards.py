@@ -19,11 +19,16 @@ MASK_SIZE = 64
 FINE_SIZE = 192
 FINE_SHARE = 1.5
 """The fine silhouette of ``concave`` goes beyond the workspace by this factor."""
+LINE_COLUMNS = 128
+LINE_DECAY_M = 0.02
+"""So far from its line a rope is worth 1/e of what it is on it."""
 ON_FLOOR_M = 0.01
 BEND = 0.5
 """Two pieces of a seam are in line if the sine of the angle between them is less."""
 BEST = {"distance": 0.0, "fold": 0.0}
 """Of all others it is 1."""
+LEAST_ROOM = {"seam": 0.3}
+"""An episode begins at least so far below the best, or there would be nothing to do; 0.1 for all others."""
 
 
 class Judge:
@@ -31,28 +36,30 @@ class Judge:
 
     def __init__(self, flex: Flex, reward: str) -> None:
         self._flex, self._flat_m = flex, flex.flat_m
-        self._triangles = flex.triangles if flex.is_sheet else None
         self._start_m = self._flat_m
-        self._goal = self.mask(self._flat_m)
-        self.best = BEST.get(reward, 1.0)
+        self.best, self._least_room = BEST.get(reward, 1.0), LEAST_ROOM.get(reward, 0.1)
         self._score: Callable[[Array], float] = getattr(self, f"_{reward}")
+        if flex.is_sheet:
+            self._goal = self.mask(self._flat_m)
         if reward == "concave":
             self._flat_area = float(np.count_nonzero(self._fine_mask(self._flat_m)))
+        if reward == "line":
+            self._columns_m = np.linspace(-flex.half_m, flex.half_m, LINE_COLUMNS)
+            self._straight = self._line_score(self._flat_m)
 
-    def begin(self, start_m: Array) -> None:
-        """Take note of where an episode begins."""
+    def begin(self, start_m: Array) -> bool:
+        """Take note of where an episode begins; say whether that leaves enough to do."""
         self._start_m = start_m
+        return self.best - self.score(start_m) >= self._least_room
 
     def score(self, points_m: Array) -> float:
         """Return what places ``[N, 3]`` are worth."""
         return self._score(points_m)
 
     def mask(self, points_m: Array) -> Array:
-        """Return the silhouette in a picture of the workspace."""
+        """Return the sheet's silhouette in a picture of the workspace."""
         px = pixels_of(points_m[:, :2] / self._flex.half_m, MASK_SIZE)
-        if self._triangles is not None:
-            return geometry.triangles_mask(px, self._triangles, MASK_SIZE)
-        return geometry.line_mask(px, 0.5 * MASK_SIZE * self._flex.radius_m / self._flex.half_m, MASK_SIZE)
+        return geometry.triangles_mask(px, self._flex.triangles, MASK_SIZE)
 
     def _coverage(self, points_m: Array) -> float:
         """Share of the flat sheet's silhouette, in the middle of the table, that is covered."""
@@ -67,9 +74,8 @@ class Judge:
         return geometry.hull_area(points_m[:, :2]) / self._flex.length_m**2
 
     def _fine_mask(self, points_m: Array) -> Array:
-        assert self._triangles is not None
         px = pixels_of(points_m[:, :2] / (FINE_SHARE * self._flex.half_m), FINE_SIZE)
-        return geometry.triangles_mask(px, self._triangles, FINE_SIZE)
+        return geometry.triangles_mask(px, self._flex.triangles, FINE_SIZE)
 
     def _concave(self, points_m: Array) -> float:
         """Area of the union of all triangles, finely drawn and beyond the workspace too, over the flat sheet's."""
@@ -86,9 +92,12 @@ class Judge:
             gap_m = min(gap_m, geometry.mean_distance_m(points_m[::-1], self._flat_m))
         return -gap_m / self._flex.length_m
 
+    def _line_score(self, points_m: Array) -> float:
+        return geometry.line_score(points_m[:, :2], self._flex.radius_m, self._columns_m, LINE_DECAY_M)
+
     def _line(self, points_m: Array) -> float:
-        """Pixels of the rope, weighed by how near the horizontal middle they are; 1 when straight on it."""
-        return min(1.0, geometry.line_score(self.mask(points_m)) / geometry.line_score(self._goal))
+        """Silhouette of the rope, weighed by how near the horizontal middle it is; 1 when straight on it."""
+        return min(1.0, self._line_score(points_m) / self._straight)
 
     def _fold(self, points_m: Array) -> float:
         """Gap between mirrored halves and drift of the lower one in lengths of the sheet, negative."""

@@ -62,15 +62,15 @@ def turned(points_m: Array, angle_rad: float, shift_m: Array) -> Array:
     return moved
 
 
-def draw(physics: Physics, is_crumpled: bool, pool: int, rng: np.random.Generator) -> Array:
-    """Return the first places of an episode."""
+def draw(physics: Physics, is_crumpled: bool, pool: int, attempt: int, rng: np.random.Generator) -> Array:
+    """Return the first places of an episode; a later attempt draws from a pool of others."""
     if not is_crumpled:
         angle = float(rng.uniform(-FLAT_TURN_RAD, FLAT_TURN_RAD))
         return turned(physics.flex.flat_m, angle, rng.uniform(-FLAT_SHIFT_M, FLAT_SHIFT_M, 2))
-    points_m = of_pool(physics, int(rng.integers(pool))) if pool else crumpled(physics, rng)
+    points_m = of_pool(physics, attempt * pool + int(rng.integers(pool))) if pool else crumpled(physics, rng)
     return turned(points_m, float(rng.uniform(-np.pi, np.pi)), rng.uniform(-SHIFT_M, SHIFT_M, 2))
 
 
-def fixed(physics: Physics, is_crumpled: bool) -> Array:
-    """Return the first places of every episode."""
-    return of_pool(physics, 0).copy() if is_crumpled else physics.flex.flat_m
+def fixed(physics: Physics, is_crumpled: bool, number: int) -> Array:
+    """Return the first places of every episode; numbers are others to choose from."""
+    return of_pool(physics, number).copy() if is_crumpled else physics.flex.flat_m

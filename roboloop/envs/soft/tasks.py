@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from roboloop.core.errors import ConfigError, nearest
 from roboloop.envs.soft.model import ROPE, Flex, sheet
 
+MOVE_M = 0.1
+"""A full action moves the held point so far along x and y."""
 POINT, CORNER = "point", "corner"
 SHEET_REWARDS = ("coverage", "area", "convex", "concave", "diagonal", "distance")
 

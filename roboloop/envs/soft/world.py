@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,17 +17,13 @@ from roboloop.envs.soft.config import CHOSEN, SoftConfig
 from roboloop.envs.soft.physics import Physics
 from roboloop.envs.soft.picks import Picks
 from roboloop.envs.soft.rewards import Judge
-from roboloop.envs.soft.tasks import SoftTask
+from roboloop.envs.soft.tasks import MOVE_M, SoftTask
 from roboloop.envs.soft.variation import Variation
 
-MOVE_M = 0.1
-"""A full action moves the held point so far along x and y."""
 CARRY_M = 0.05
-"""And carries it so high over the table on its way; -1 to 0 is along the table."""
+"""A full action carries the held point so high over the table on its way; all of -1 to 0 is along the table."""
 SUCCESS = 0.9
 """Normalised performance from which on the task counts as done."""
-LEAST_GAIN = 0.05
-"""Least difference between best and first score by which performance is divided."""
 RENDER_SIZE = 240
 
 
@@ -78,16 +76,21 @@ class SoftWorld:
         """Put the object as the episode of this seed begins."""
         self._seed, self._rng = int(seed), stream(int(seed), "soft")
         self._variation.clear()
-        if self._cfg.start == "fixed":
-            points_m = starts.fixed(self._physics, self._task.is_crumpled)
-        else:
-            points_m = starts.draw(self._physics, self._task.is_crumpled, self._cfg.pool, self._rng)
+        points_m = next(filter(self._judge.begin, self._starts()))
         self._picks.view = self._variation.draw(self._rng)
         self._physics.put_points(points_m)
-        self._judge.begin(self._physics.points_m)
         self._first = self._judge.score(self._physics.points_m)
         self._performance, self._missed = 0.0, 0
         return self._look(self._physics.points_m)
+
+    def _starts(self) -> Iterator[Array]:
+        """Yield places to begin from, until one is taken."""
+        is_crumpled = self._task.is_crumpled
+        for attempt in itertools.count():
+            if self._cfg.start == "fixed":
+                yield starts.fixed(self._physics, is_crumpled, attempt)
+            else:
+                yield starts.draw(self._physics, is_crumpled, self._cfg.pool, attempt, self._rng)
 
     def _look(self, points_m: Array) -> Array:
         """Return the observation, with the next pick or with picks to choose from."""
@@ -124,7 +127,7 @@ class SoftWorld:
             self._physics.pick_place(held, targets_m, heights_m.tolist())
             points_m = self._physics.points_m
         reward = self._judge.score(points_m)
-        self._performance = (reward - self._first) / max(self._judge.best - self._first, LEAST_GAIN)
+        self._performance = (reward - self._first) / (self._judge.best - self._first)
         success = float(self._performance >= SUCCESS)
         gain_percent = 100.0 * (self._performance - before)  # they add up to the performance at the end
         return Outcome(self._look(points_m), reward, False, False, success, gain_percent)
