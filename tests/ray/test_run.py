@@ -1,4 +1,4 @@
-"""A whole run of SAC whose workers are on several machines, one of which dies."""
+"""Whole runs whose workers are on several machines, one of which may die."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,10 @@ import pytest
 from roboloop.core.config import override
 from roboloop.data.replay import FINAL, TRUNCATED
 from roboloop.run.rundir import RunDir
+from roboloop.track.read import read_jsonl
 from tests.ray.kit import Cluster
-from tests.run.helpers import make_runner
+from tests.run.helpers import make_runner, remains, train
+from tests.run.test_resume import assert_same
 
 pytestmark = pytest.mark.alone
 
@@ -60,3 +62,30 @@ def test_sac_loses_with_a_machine_no_step_that_it_was_given_and_its_journal_has_
     assert cuts == cut
     again.close()
     alone.close()
+
+
+PPO = {"name": "ppo", "hidden": [16], "rollout_steps": 16, "minibatches": 2, "processes": 1}
+CART = {"id": "tiny/cart", "num_envs": 4, "max_episode_steps": 20, "eval_max_episode_steps": 20}
+
+
+def test_ppo_in_lock_step_over_machines_learns_the_same_bits_as_alone(tiny, cluster):
+    alone = train(tiny(experiment="alone", steps=512, env=CART, algo=PPO, sample={"groups": 2}))
+    sample = {"groups": 2, "workers": 2, "on": "ray", "address": cluster.address}
+    spread = train(tiny(experiment="spread", steps=512, env=CART, algo=PPO, sample=sample))
+    assert remains(alone)["metrics"] == remains(spread)["metrics"]
+    assert_same(alone, spread)
+
+
+def test_free_running_ppo_learns_from_several_machines_and_says_how_old_its_rollouts_are(tiny, cluster):
+    sample = {"groups": 2, "workers": 2, "free_running": True, "on": "ray", "address": cluster.address}
+    run = RunDir.create(tiny(steps=1024, env=CART, algo=PPO, sample=sample), [])
+    runner = make_runner(run)
+    assert runner.train() == "done"
+    nodes = {worker.link._where["node"] for worker in runner.sampler._crew._workers}
+    runner.close()
+    run.close()
+    assert len(nodes) == 2
+    assert runner.clock.updates >= 1024 // 32  # at least one for each rollout of two environments
+    lags = [row["sample/lag_max"] for row in read_jsonl(run.metrics) if "sample/lag_max" in row]
+    assert lags
+    assert min(lags) >= 0
