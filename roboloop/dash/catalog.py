@@ -59,10 +59,9 @@ class Catalog:
     def media(self, run_id: str, inner: str) -> Path:
         """Return a film or picture of a run; anything else, or anything outside of the run, is a DataError."""
         run = self.run(run_id)
-        path = run / inner
-        if "\0" in inner or path.suffix.lower() not in MEDIA or not contained(path, run) or not path.is_file():
+        if "\0" in inner or not is_media(run / inner, run):
             raise DataError("no such file")
-        return path.resolve()
+        return (run / inner).resolve()
 
 
 def contained(path: Path, root: Path) -> bool:
@@ -72,6 +71,13 @@ def contained(path: Path, root: Path) -> bool:
     except (OSError, RuntimeError, ValueError):
         # a run of a sweep that waits has no directory yet: its name alone must be below
         return not path.exists() and ".." not in path.parts and path.is_relative_to(root)
+
+
+def is_media(path: Path, run: Path) -> bool:
+    """Say whether a path is a film or picture of a run: by its name, and by that of the file it may link to."""
+    if path.suffix.lower() not in MEDIA or not contained(path, run) or not path.is_file():
+        return False
+    return path.resolve().suffix.lower() in MEDIA
 
 
 def id_of(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import ipaddress
 import secrets
 import socket
@@ -32,18 +33,11 @@ def dash(args: list[str]) -> int:
             f"dash: others could reach {known.host}, and the page goes over plain HTTP; "
             "an SSH tunnel to 127.0.0.1 is safer, --listen-anywhere allows it"
         )
-    try:
-        import uvicorn
-
-        from roboloop.dash.series import Logs
-        from roboloop.dash.server import make_app, read_in_background
-    except ImportError as error:
-        raise ConfigError(f"dash needs {error.name}: pip install 'roboloop[dash]'") from None
+    for needed in ("uvicorn", "starlette"):
+        if importlib.util.find_spec(needed) is None:
+            raise ConfigError(f"dash needs {needed}: pip install 'roboloop[dash]'")
     listening = listen(known.host, known.port)
-    port = listening.getsockname()[1]
-    token, logs, ended = secrets.token_urlsafe(24), Logs(), threading.Event()
-    app = make_app(roots, token, port, host_names(known.host, port), logs)
-    read_in_background(logs, ended)
+    port, token = listening.getsockname()[1], secrets.token_urlsafe(24)
     shown = f"[{known.host}]" if ":" in known.host else known.host
     # behind '#', so that it is in no request, no log and no referrer
     url = f"http://{shown}:{port}/#token={token}"
@@ -52,6 +46,15 @@ def dash(args: list[str]) -> int:
         import webbrowser
 
         webbrowser.open(url)
+    # only now what takes long to load: a browser starts meanwhile, and waits at the socket
+    import uvicorn
+
+    from roboloop.dash.series import Logs
+    from roboloop.dash.server import make_app, read_in_background
+
+    logs, ended = Logs(), threading.Event()
+    app = make_app(roots, token, port, host_names(known.host, port), logs)
+    read_in_background(logs, ended)
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 from collections.abc import Sequence
@@ -11,10 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from roboloop.core.errors import DataError
+from roboloop.core.config import read_file
+from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.types import Array
-from roboloop.dash.catalog import MEDIA, contained
-from roboloop.dash.series import Logs
+from roboloop.dash.catalog import MEDIA, contained, is_media
+from roboloop.dash.curves import LOGS
+from roboloop.dash.series import Logs, stamp_of
+from roboloop.data.index import INDEX, SCHEMA
 from roboloop.launch.job import Job
 from roboloop.track.metrics import DELAY_EDGES_MS, finite
 from roboloop.track.read import names_of
@@ -32,6 +36,15 @@ CHOICE = "choice/"
 """Metrics of guided play: the share of steps in which a task acted."""
 
 
+def version(run: Path) -> str:
+    """Return what changes when anything does that the page shows of a run beside its state and its log."""
+    files = [run / name for name in (*LOGS, "config.yaml", "meta.json")]
+    files += [run / name / inner for name in _DATASETS for inner in (SCHEMA, INDEX)]
+    files += sorted(path for folder in ("eval", *_MEDIA_FOLDERS) for path in (run / folder).rglob("*"))
+    stamps = [(str(path), stamp_of(path)) for path in files]
+    return hashlib.sha256(repr(stamps).encode()).hexdigest()[:16]
+
+
 def detail(run: Path, logs: Logs) -> dict[str, Any]:
     """Return all that the page shows of a run beside curves and log."""
     summary = read_summary(run, with_logs=False)
@@ -42,7 +55,7 @@ def detail(run: Path, logs: Logs) -> dict[str, Any]:
         "evaluations": [finite(asdict(each)) for each in summary.evaluations],
         "seconds": seconds_at([{}, *logs.sketch(run / "timing.jsonl")][-1]),
         "media": media(run),
-        "datasets": [name for name in _DATASETS if (run / name / "schema.json").is_file()],
+        "datasets": datasets(run),
         "notes": list(summary.notes),
         "resources": resources(run, logs),
         "latency": latency(run, logs),
@@ -55,14 +68,19 @@ def media(run: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for folder in _MEDIA_FOLDERS:
         for path in sorted((run / folder).rglob("*")):
-            kind = MEDIA.get(path.suffix.lower())
-            if kind and not path.name.startswith(".") and path.is_file() and contained(path, run):
+            if not path.name.startswith(".") and is_media(path, run):
                 stat = path.stat()
                 found.append({
-                    "name": str(path.relative_to(run)), "kind": kind.split("/")[0],
+                    "name": str(path.relative_to(run)), "kind": MEDIA[path.suffix.lower()].split("/")[0],
                     "bytes": stat.st_size, "unix_s": stat.st_mtime,
                 })  # fmt: skip
     return sorted(found, key=lambda each: -each["unix_s"])[:_MOST_MEDIA]
+
+
+def datasets(run: Path) -> list[dict[str, Any]]:
+    """Return what a run recorded, and when that last grew."""
+    found = {name: stamp_of(run / name / INDEX) for name in _DATASETS if (run / name / SCHEMA).is_file()}
+    return [{"name": name, "unix_s": stamp.mtime_ns / 1e9 if stamp else None} for name, stamp in found.items()]
 
 
 def resources(run: Path, logs: Logs) -> list[dict[str, float]]:
@@ -124,15 +142,12 @@ def tail(run: Path, start: int | None) -> dict[str, Any]:
 
 def differences(runs: Sequence[Path]) -> dict[str, Any]:
     """Return the settings in which runs differ; what a run does not have is None."""
-    import yaml
-
     configs = []
     for run in runs:
         try:
-            data = yaml.safe_load((run / "config.yaml").read_text())
-        except (OSError, ValueError, yaml.YAMLError):
-            data = {}
-        configs.append(flatten(data if isinstance(data, dict) else {}))
+            configs.append(flatten(read_file(run / "config.yaml")))
+        except ConfigError:
+            configs.append({})
     keys = sorted({key for config in configs for key in config})
     rows = {key: [config.get(key) for config in configs] for key in keys}
     differing = {key: values for key, values in rows.items() if any(value != values[0] for value in values)}

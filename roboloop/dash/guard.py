@@ -99,7 +99,7 @@ class Guard:
         return None
 
     def _is_ours(self, host: str) -> bool:
-        if host in self._names:
+        if host in self._names and host != "*":
             return True
         # of another machine, where that was allowed: only an address, since a name may be anybody's
         if "*" not in self._names:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -26,6 +28,8 @@ _LONGEST_LINE = 1 << 20
 _PROOF_BYTES = 64
 _MOST_VALUES = 40_000_000
 """Numbers kept in memory, of all logs together (320 MB)."""
+
+_NUMBERS = frozenset((int, float))
 
 Row = dict[str, Any]
 
@@ -81,6 +85,7 @@ class Logs:
         self.wake = threading.Event()
         self.num_read = 0
         """Long logs that have been read since they were asked for."""
+        self._answering = 0
 
     def column(self, path: Path, key: str) -> Column:
         """Return the values of a key: all of them, or a sketch until ``work`` has read the file."""
@@ -119,6 +124,21 @@ class Logs:
             self.num_read += 1
         return True
 
+    @contextlib.contextmanager
+    def asked(self) -> Iterator[None]:
+        """Let ``work`` wait until an answer is made: both would only take turns."""
+        with self._lock:
+            self._answering += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._answering -= 1
+
+    def is_asked(self) -> bool:
+        """Say whether an answer is being made."""
+        return self._answering > 0
+
     def is_reading(self) -> bool:
         """Say whether sketches are still to become whole."""
         return bool(self._wanted)
@@ -141,7 +161,9 @@ class Logs:
 
     def keys(self, path: Path) -> list[str]:
         """Return the names of numbers in a log, in the order of their first appearance."""
-        found = {key: None for row in self.sketch(path) for key, value in row.items() if _is_number(value)}
+        found: dict[str, None] = {}
+        for row in self.sketch(path):
+            found |= {key: None for key, value in row.items() if key not in found and _is_number(value)}
         return [key for key in found if key != "step"]
 
     def _check(self, path: Path, kept: _Kept, stamp: Stamp) -> None:
@@ -266,11 +288,9 @@ def _sampled(path: Path, size: int) -> Iterator[Row]:
             block = min(max(3 * longest, _BLOCK_BYTES), _LONGEST_LINE)  # lines of evaluations may be longer
             lines = [head.partition(b"\n")[0]]
             for i in range(1, SKETCH_LINES):
-                is_last = i == SKETCH_LINES - 1
-                file.seek((size - block) * i // (SKETCH_LINES - 1))
+                part = os.pread(file.fileno(), block, (size - block) * i // (SKETCH_LINES - 1))
                 # the first piece is the end of a line, the last one the beginning of another
-                whole = file.read(block).split(b"\n")[1:-1]
-                lines += whole[-1:] if is_last else whole[:1]
+                lines += part.split(b"\n", 2)[1:-1] if i < SKETCH_LINES - 1 else part.rsplit(b"\n", 2)[1:-1]
     except OSError:
         return
     newest = -math.inf
@@ -287,7 +307,7 @@ def _pair(row: Row, key: str) -> tuple[float, float] | None:
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return type(value) in _NUMBERS and math.isfinite(value)
 
 
 def union(names: Sequence[Sequence[str]]) -> list[str]:

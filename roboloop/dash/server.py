@@ -67,8 +67,12 @@ class Page:
         return _json({"version": version, "lines": made, "reading": self.logs.is_reading()})
 
     def run(self, request: Request) -> Response:
-        """Return everything about one run."""
-        return _json(detail.detail(self._run(request), self.logs))
+        """Return everything about one run, or 204 where it is as it was."""
+        run = self._run(request)
+        version = detail.version(run)
+        if request.query_params.get("known") == version:
+            return Response(status_code=204)
+        return _json({"version": version, **detail.detail(run, self.logs)})
 
     def log(self, request: Request) -> Response:
         """Return the end of what a run said, or what it said since."""
@@ -85,8 +89,10 @@ class Page:
 
     def media(self, request: Request) -> Response:
         """Return a film or picture, in parts where the browser asks so."""
-        path = self.catalog.media(request.path_params["run"], request.path_params["inner"])
-        return FileResponse(path, media_type=MEDIA[path.suffix.lower()], content_disposition_type="inline")
+        inner = request.path_params["inner"]
+        path = self.catalog.media(request.path_params["run"], inner)
+        # of the name that was asked for: what it links to may have another
+        return FileResponse(path, media_type=MEDIA[Path(inner).suffix.lower()], content_disposition_type="inline")
 
     def stop(self, request: Request) -> Response:
         """Let a run save and end."""
@@ -122,7 +128,7 @@ def make_app(roots: list[Path], token: str, port: int, names: frozenset[str], lo
     routes = [
         Route("/", lambda request: FileResponse(STATIC / "index.html"), methods=["GET"]),
         Mount("/static", StaticFiles(directory=STATIC)),
-        *(Route(path, _guarded(answer), methods=["GET"]) for path, answer in {
+        *(Route(path, _guarded(answer, page.logs), methods=["GET"]) for path, answer in {
             "/enter": page.enter,
             "/api/runs": page.runs,
             "/api/keys": page.keys,
@@ -133,8 +139,8 @@ def make_app(roots: list[Path], token: str, port: int, names: frozenset[str], lo
             "/sheet/{run}/{name}": page.sheet,
             "/media/{run}/{inner:path}": page.media,
         }.items()),
-        Route("/api/stop/{run}", _guarded(page.stop), methods=["POST"]),
-        Route("/api/resume/{run}", _guarded(page.resume), methods=["POST"]),
+        Route("/api/stop/{run}", _guarded(page.stop, page.logs), methods=["POST"]),
+        Route("/api/resume/{run}", _guarded(page.resume, page.logs), methods=["POST"]),
     ]  # fmt: skip
     app = Starlette(routes=routes, middleware=[Middleware(Guard, entry=page.entry, names=names)])
     app.state.page = page
@@ -146,7 +152,9 @@ def read_in_background(logs: Logs, stop: threading.Event) -> threading.Thread:
 
     def work() -> None:
         while not stop.is_set():
-            if not logs.work():
+            if logs.is_asked():
+                stop.wait(0.005)
+            elif not logs.work():
                 logs.wake.wait(0.2)
             else:
                 stop.wait(0.001)  # requests come first
@@ -156,12 +164,13 @@ def read_in_background(logs: Logs, stop: threading.Event) -> threading.Thread:
     return thread
 
 
-def _guarded(answer: Answer) -> Answer:
-    """Turn what a user can mend into one line."""
+def _guarded(answer: Answer, logs: Logs) -> Answer:
+    """Answer before anything is read in the background, and turn what a user can mend into one line."""
 
     def guarded(request: Request) -> Response:
         try:
-            return answer(request)
+            with logs.asked():
+                return answer(request)
         except UserError as error:
             known = "no such" in str(error)
             return _refuse(str(error), 404 if known else 409)

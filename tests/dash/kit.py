@@ -31,8 +31,8 @@ def make_run(root: Path, name: str = "sac/reach/0", rows=None, state: str = "don
     return path
 
 
-def client(root: Path, enter: bool = True, logs=None) -> TestClient:
-    app = make_app([root], "secret", PORT, frozenset({HOST}), logs)
+def client(root: Path, enter: bool = True, logs=None, names=frozenset({HOST})) -> TestClient:
+    app = make_app([root], "secret", PORT, names, logs)
     found = TestClient(app, base_url=ORIGIN, follow_redirects=False)
     if enter:
         assert found.get("/enter", headers={"x-roboloop-token": "secret"}).status_code == 204

@@ -44,8 +44,14 @@ def test_a_foreign_name_that_points_here_is_refused(tmp_path, host):
 
 
 def test_where_others_may_come_only_addresses_and_our_own_name_are_taken(tmp_path):
-    assert "*" not in host_names("127.0.0.1", PORT)
-    assert "*" in host_names("0.0.0.0", PORT)
+    ours = (HOST, f"192.168.0.7:{PORT}", f"[fe80::1]:{PORT}", f"{socket.gethostname()}:{PORT}")
+    foreign = ("evil.example", f"evil.example:{PORT}", f"192.168.0.7.evil.example:{PORT}", f"*:{PORT}", "*", "")
+    page = client(tmp_path, names=host_names("0.0.0.0", PORT))
+    for path in ("/", "/api/runs"):
+        assert [page.get(path, headers={"host": host}).status_code for host in ours] == [200] * len(ours)
+        assert [page.get(path, headers={"host": host}).status_code for host in foreign] == [421] * len(foreign)
+    alone = client(tmp_path, names=host_names("127.0.0.1", PORT))
+    assert [alone.get("/", headers={"host": host}).status_code for host in ours] == [200, 421, 421, 421]
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", f"https://{HOST}", "http://127.0.0.1:1"])
@@ -102,6 +108,22 @@ def test_a_link_that_leaves_its_run_is_not_followed(tmp_path):
     assert page.get(f"/media/{run_id(run)}/videos/a.png").status_code == 404
     assert page.get(f"/media/{run_id(run)}/plots/secret.png").status_code == 404
     assert page.get(f"/api/run/{run_id(run)}").json()["media"] == []
+
+
+def test_a_link_that_is_called_a_picture_and_is_none_is_refused(tmp_path):
+    run = make_run(tmp_path)
+    (run / "videos").mkdir()
+    (run / "videos" / "film.mp4").write_bytes(b"film")
+    os.symlink("../config.yaml", run / "videos" / "a.png")
+    os.symlink("b.png", run / "videos" / "b.png")
+    os.symlink("film.mp4", run / "videos" / "latest.webm")
+    page = client(tmp_path)
+    for name in ("a.png", "b.png"):
+        answer = page.get(f"/media/{run_id(run)}/videos/{name}")
+        assert (answer.status_code, answer.json()) == (404, {"error": "no such file"})
+    assert page.get(f"/media/{run_id(run)}/videos/latest.webm").headers["content-type"] == "video/webm"
+    listed = {each["name"] for each in page.get(f"/api/run/{run_id(run)}").json()["media"]}
+    assert listed == {"videos/film.mp4", "videos/latest.webm"}
 
 
 def test_a_run_that_is_a_link_out_of_the_roots_is_not_listed(tmp_path):

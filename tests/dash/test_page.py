@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from urllib.parse import parse_qs
 
 import numpy as np
 import pytest
+from PIL import Image
 
 pytest.importorskip("starlette", reason="the extra dash is not installed")
 pytest.importorskip("playwright", reason="playwright is not installed")
@@ -178,6 +180,89 @@ def test_one_run_shows_its_tasks_its_ticks_and_what_it_recorded(tmp_path, open_p
         assert "real-time latency of 81 ticks" in shown
         until(lambda: page.evaluate("document.querySelector('#detail img.sheet').naturalWidth") > 0)
         assert page.locator("#detail .chart[data-drawn]").count() == 2
+        assert page.troubles == []
+
+
+def test_an_open_run_is_followed_and_what_did_not_change_is_left_alone(tmp_path, open_page):
+    rows = [{"step": i, "train/return": 1.0, "choice/reach": 1.0} for i in range(9)]
+    run = make_run(tmp_path, rows=rows, state="running")
+    write_video((np.full((64, 64, 3), 8 * i, np.uint8) for i in range(30)), run / "videos" / "early.mp4", 15)
+    with served(tmp_path) as url:
+        page = open_page(url)
+        page.click("#rows tr")
+        page.wait_for_selector("#detail video")
+        page.evaluate("window.film = document.querySelector('#detail video'); film.play()")
+        page.click("#detail summary >> nth=0")  # the settings are unfolded, and have the focus
+        assert page.locator("#detail figure").count() == 1
+        page.set_viewport_size({"width": 1280, "height": 300})
+        page.evaluate("document.activeElement.scrollIntoView()")  # all that is to come is above what is looked at
+        at = page.locator("#detail summary >> nth=0").bounding_box()["y"]
+
+        Image.new("RGB", (8, 8)).save(run / "videos" / "late.png")
+        (run / "eval").mkdir()
+        header = {"checkpoint_step": 100, "plan": {"episodes": 1, "split": "test", "seed": 0}}
+        lines = [header, {"return": 3.0, "success": 1.0}]
+        (run / "eval" / "step-100.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        with open(run / "metrics.jsonl", "a") as log:
+            log.write(json.dumps({"step": 9, "choice/reach": 0.5, "choice/lift": 0.5}) + "\n")
+        with open(run / "timing.jsonl", "a") as log:
+            ticks = {"sample/lateness_ticks": delay_counts([0.2] * 7)}
+            log.write(json.dumps({"step": 9, "wall_s": 60.0, "collect_s": 30.0, "steps_per_s": 5.0, **ticks}) + "\n")
+
+        until(lambda: page.locator("#detail figure").count() == 2)
+        page.wait_for_selector("#detail table.evaluations")
+        page.wait_for_selector("text=real-time latency of 7 ticks")
+        shown = page.inner_text("#detail")
+        assert re.search(r"test\s+100\s+1\s+1/1", shown)
+        assert re.search(r"reach\s+0\.5\s+lift\s+0\.5", shown)
+        assert re.search(r"collect\s+30 s\s+50 %", shown)
+        assert page.locator("#detail figcaption >> nth=0").inner_text().startswith("videos/late.png")
+        assert page.evaluate("film.isConnected && !film.paused && film.currentTime > 0")
+        assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
+        assert page.evaluate("document.activeElement.parentElement.open")
+        assert page.locator("#detail summary >> nth=0").bounding_box()["y"] == pytest.approx(at, abs=2)
+        assert page.troubles == []
+
+
+def test_fingers_zoom_a_chart_and_still_scroll_the_page(tmp_path, open_page):
+    make_run(tmp_path)  # of steps 0 to 190
+    with served(tmp_path) as url:
+        page = open_page(url, has_touch=True)
+        page.set_viewport_size({"width": 380, "height": 500})
+        drawn(page, 1)
+        page.locator("canvas").scroll_into_view_if_needed()
+        box = page.locator("canvas").bounding_box()
+        screen = page.context.new_cdp_session(page)
+
+        def touch(kind, *places):
+            points = [{"x": box["x"] + x, "y": box["y"] + y, "id": i} for i, (x, y) in enumerate(places)]
+            screen.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+        def asked():
+            urls = page.evaluate("performance.getEntriesByType('resource').map((each) => each.name)")
+            return parse_qs([url for url in urls if "/api/curves" in url][-1])
+
+        touch("touchStart", (150, 90))
+        touch("touchStart", (150, 90), (200, 90))
+        for apart in range(10, 51, 10):
+            touch("touchMove", (150 - apart, 90), (200 + apart, 90))
+        touch("touchEnd")
+        until(lambda: "low" in asked())
+        low, high = (float(asked()[end][0]) for end in ("low", "high"))
+        assert 0 < low < high < 190
+        assert high - low == pytest.approx(190 / 3, rel=0.01)  # the fingers are three times as far apart
+
+        page.touchscreen.tap(box["x"] + 180, box["y"] + 90)
+        page.touchscreen.tap(box["x"] + 180, box["y"] + 90)
+        until(lambda: "low" not in asked())
+
+        before = page.evaluate("scrollY")
+        touch("touchStart", (180, 90))
+        for down in range(10, 101, 10):
+            touch("touchMove", (180, 90 + down))
+        touch("touchEnd")
+        until(lambda: page.evaluate("scrollY") < before - 50)
+        assert "low" not in asked()
         assert page.troubles == []
 
 

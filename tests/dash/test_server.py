@@ -3,6 +3,9 @@
 import io
 import json
 import signal
+import subprocess
+import sys
+import threading
 import time
 
 import numpy as np
@@ -12,6 +15,7 @@ from PIL import Image
 pytest.importorskip("starlette", reason="the extra dash is not installed")
 
 from roboloop.dash.series import Logs, smooth, thin
+from roboloop.dash.server import read_in_background
 from roboloop.data.store import StoreWriter
 from roboloop.launch.job import Job
 from roboloop.track.metrics import delay_counts
@@ -93,6 +97,39 @@ def test_a_long_log_is_a_sketch_first_and_whole_when_it_was_read(tmp_path):
     assert len(whole["y"]) <= 4 * 800
 
 
+def test_long_logs_are_not_read_whole_while_an_answer_is_made(tmp_path):
+    run = make_run(tmp_path)
+    logs, stop = Logs(sketch_bytes=100), threading.Event()
+    logs.column(run / "metrics.jsonl", "train/return")
+    with logs.asked():
+        reader = read_in_background(logs, stop)
+        time.sleep(0.1)
+        assert logs.is_reading()
+    wait_until(lambda: not logs.is_reading())
+    stop.set()
+    reader.join(5)
+    assert not reader.is_alive()
+
+
+def test_numbers_are_told_in_six_digits(tmp_path):
+    rng = np.random.default_rng(0)
+    values = [0.0, 1.0, -1.0, 999999.5, 123456789.0, *(rng.normal(size=500) * 10.0 ** rng.integers(-12, 20, 500))]
+    run = make_run(tmp_path, rows=[{"step": i, "train/return": value} for i, value in enumerate(values)])
+    (line,) = curves(client(tmp_path), run).json()["lines"]
+    assert line["y"] == [float(f"{value:.6g}") for value in values]
+
+
+def test_the_address_is_told_before_anything_that_takes_long_is_loaded(tmp_path):
+    code = (
+        "import builtins, sys\n"
+        "from roboloop.dash.command import dash\n"
+        "builtins.print = lambda *said, **how: sys.exit(' '.join({'numpy', 'uvicorn', 'starlette'} & {*sys.modules}))\n"
+        f"dash([{str(tmp_path)!r}])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert found.stderr.strip() == ""
+
+
 def test_thinning_keeps_the_lowest_and_highest_of_every_column():
     rng = np.random.default_rng(0)
     x, y = np.arange(10_000.0), rng.normal(size=10_000)
@@ -129,6 +166,25 @@ def test_settings_in_which_runs_differ_are_told(tmp_path):
     (runs[1] / "config.yaml").write_text("experiment: sac\nseed: 0\nsteps: 1000\nalgo: {lr: 0.2}\n")
     answer = client(tmp_path).get("/api/diff", params={"runs": ",".join(map(run_id, runs))}).json()
     assert answer["rows"] == {"algo.lr": [0.1, 0.2]}
+
+
+def test_a_run_is_told_again_only_when_something_of_it_changed(tmp_path):
+    run = make_run(tmp_path)
+    page = client(tmp_path)
+    known = ""
+
+    def told():
+        nonlocal known
+        answer = page.get(f"/api/run/{run_id(run)}", params={"known": known})
+        known = answer.json()["version"] if answer.status_code == 200 else known
+        return answer.status_code
+
+    for name in ("timing.jsonl", "eval/step-1.jsonl", "plots/a.png", "dataset/index.log", "config.yaml"):
+        assert (told(), told()) == (200, 204)
+        (run / name).parent.mkdir(exist_ok=True)
+        with open(run / name, "a") as file:
+            file.write("\n")
+    assert told() == 200
 
 
 def test_a_log_is_followed_from_where_it_was_left(tmp_path):
@@ -217,7 +273,7 @@ def test_recorded_pictures_are_one_sheet_and_numbers_are_none(tmp_path):
             for number in range(8):
                 writer.append(*episode_of(number, length=9, kind=kind))
     page, seen, felt = client(tmp_path), tmp_path / "seen/reach/0", tmp_path / "felt/reach/0"
-    assert page.get(f"/api/run/{run_id(seen)}").json()["datasets"] == ["dataset"]
+    assert [each["name"] for each in page.get(f"/api/run/{run_id(seen)}").json()["datasets"]] == ["dataset"]
     sheet = page.get(f"/sheet/{run_id(seen)}/dataset")
     assert sheet.headers["content-type"] == "image/png"
     height, width = KINDS["pictures"][0][1:]

@@ -191,39 +191,84 @@ def test_draws_do_not_depend_on_how_many_fit_into_memory(monkeypatch: pytest.Mon
     assert stratified_interval(scores, resamples=100) == whole
 
 
-def test_statistics_equal_rliable_on_the_same_draws() -> None:
-    library, metrics = pytest.importorskip("rliable.library"), pytest.importorskip("rliable.metrics")
-    rng, resamples, levels = np.random.default_rng(6), 200, np.array([0.1, 0.5, 0.9])
-    x, y = rng.integers(0, 8, (5, 3)) / 7, rng.integers(0, 8, (4, 3)) / 7
-    indices = [np.stack([stream(0, "bootstrap", c).integers(5, size=(resamples, 5)) for c in range(3)], axis=-1)]
-    indices += [np.stack([stream(0, "bootstrap", c).integers(4, size=(resamples, 4)) for c in range(3, 6)], axis=-1)]
+SCORES = np.array([[0.31, 0.92, 0.15], [0.88, 0.27, 0.64], [0.05, 0.58, 0.97], [0.73, 0.66, 0.22], [0.94, 0.12, 0.43]])
+OTHERS = np.array([[0.31, 0.85, 0.15], [0.52, 0.08, 0.39], [0.73, 0.24, 0.81], [0.19, 0.47, 0.22]])
+"""``[seeds, tasks]``, as rliable takes them; with ties."""
+LEVELS, RESAMPLES = (0.1, 0.5, 0.9), 200
+# What rliable 1.2.0 (with arch 7.2.0, numpy 2.4.6) says of these scores on the draws that ours are made with:
+# python3.11 -m venv V; V/bin/pip install rliable==1.2.0 'pandas<3' scipy pytest
+# PYTHONPATH=. V/bin/python -c 'from tests.track.test_stats import said_by_rliable as f; print(f())'
+RLIABLE = {
+    "iqm": [0.5244444444444445],
+    "iqm_interval": [0.31877777777777777, 0.7357222222222223],
+    "profile": [0.9333333333333333, 0.5333333333333333, 0.2],
+    "profile_low": [0.8, 0.33166666666666694, 0.0],
+    "profile_high": [1.0, 0.7333333333333333, 0.4],
+    "improvement": [0.6333333333333333],
+    "improvement_interval": [0.458125, 0.841875],
+}
+
+
+def said_by_rliable() -> dict[str, list[float]]:
+    """Ask rliable itself, with our draws in place of its own."""
+    from rliable import library, metrics
+
     tasks = np.arange(3)[None]
+    drawn = [
+        np.stack([stream(0, "bootstrap", c).integers(seeds, size=(RESAMPLES, seeds)) for c in columns], axis=-1)
+        for seeds, columns in ((len(SCORES), range(3)), (len(OTHERS), range(3, 6)))
+    ]
 
     class Same(library.StratifiedBootstrap):  # type: ignore[misc, name-defined]
-        at = 0
+        at = -1
 
         def update_indices(self):
             self.at += 1
-            return indices[0][self.at - 1], tasks
+            return drawn[0][self.at], tasks
 
     class SameTwice(library.StratifiedIndependentBootstrap):  # type: ignore[misc, name-defined]
-        at = 0
+        at = -1
 
         def update_indices(self):
             self.at += 1
-            return [(drawn[self.at - 1], tasks) for drawn in indices], {}
+            return [(draws[self.at], tasks) for draws in drawn], {}
 
-    def theirs(bootstrap, function):
-        return bootstrap.conf_int(function, reps=resamples, method="percentile").T
+    def interval(bootstrap, function):
+        return bootstrap.conf_int(lambda *x: np.atleast_1d(function(*x)), reps=RESAMPLES, method="percentile")
 
-    iqm_of = metrics.aggregate_iqm
-    assert iqm(x.ravel()) == pytest.approx(iqm_of(x), abs=1e-12)
-    expected = theirs(Same(x), lambda s: np.array([iqm_of(s)]))[0]
-    assert iqm_interval(x, resamples=resamples) == pytest.approx(expected, abs=1e-12)
-    above = theirs(Same(x), lambda s: library.score_distributions(s, levels))
-    assert profile(list(x.T), levels) == pytest.approx(library.score_distributions(x, levels), abs=1e-12)
-    assert np.stack(profile_band(list(x.T), levels, resamples=resamples), 1) == pytest.approx(above, abs=1e-12)
+    def share(scores):
+        return library.score_distributions(scores, np.array(LEVELS))
+
     beats = metrics.probability_of_improvement
-    assert improvement(list(x.T), list(y.T)) == pytest.approx(beats(x, y), abs=1e-12)
-    expected = theirs(SameTwice(x, y), lambda a, b: np.array([beats(a, b)]))[0]
-    assert improvement_interval(list(x.T), list(y.T), resamples=resamples) == pytest.approx(expected, abs=1e-12)
+    said = {
+        "iqm": metrics.aggregate_iqm(SCORES),
+        "iqm_interval": interval(Same(SCORES), metrics.aggregate_iqm),
+        "profile": share(SCORES),
+        "profile_low": interval(Same(SCORES), share)[0],
+        "profile_high": interval(Same(SCORES), share)[1],
+        "improvement": beats(SCORES, OTHERS),
+        "improvement_interval": interval(SameTwice(SCORES, OTHERS), beats),
+    }
+    return {name: np.ravel(value).tolist() for name, value in said.items()}
+
+
+def test_statistics_equal_what_rliable_says_on_the_same_draws() -> None:
+    scores, others = list(SCORES.T), list(OTHERS.T)
+    low, high = profile_band(scores, LEVELS, resamples=RESAMPLES)
+    ours = {
+        "iqm": iqm(SCORES.ravel()),
+        "iqm_interval": iqm_interval(SCORES, resamples=RESAMPLES),
+        "profile": profile(scores, LEVELS),
+        "profile_low": low,
+        "profile_high": high,
+        "improvement": improvement(scores, others),
+        "improvement_interval": improvement_interval(scores, others, resamples=RESAMPLES),
+    }
+    assert {name: np.ravel(value).tolist() for name, value in ours.items()} == {
+        name: pytest.approx(value, abs=1e-12) for name, value in RLIABLE.items()
+    }
+
+
+def test_rliable_says_so_still() -> None:
+    pytest.importorskip("rliable.library")
+    assert said_by_rliable() == {name: pytest.approx(value, abs=1e-12) for name, value in RLIABLE.items()}

@@ -1,4 +1,4 @@
-// One chart on a canvas: lines with bands, linear or log, drag or wheel to zoom, shift-drag to move, a crosshair that names values.
+// One chart on a canvas: lines with bands, linear or log, drag, wheel or pinch to zoom, shift-drag to move, a crosshair that names values.
 
 const LIGHT = ["#2a78d6", "#d9622b", "#1f9e77", "#b0449e", "#8a7a00", "#c22f4c", "#5a5fd0", "#007f8c", "#7c5c3b", "#5f7d1f"];
 const DARK = ["#6aa9f4", "#f08a56", "#4fcfa2", "#dd82cd", "#cdbb3c", "#f2728b", "#9a9ef5", "#46c0cd", "#c29a72", "#a5c85a"];
@@ -149,15 +149,33 @@ export class Chart {
   listen() {
     const at = (e) => e.clientX - this.canvas.getBoundingClientRect().left;
     const value = (px) => { const f = this.frame; return f.x0 + ((px - PAD.left) / (f.w - PAD.left - PAD.right)) * (f.x1 - f.x0); };
+    const fingers = new Map();  // their places, by pointer
+    let pinch = null, down = null, tap = null;
     const go = (ends) => { this.zoom = ends; this.later(); clearTimeout(this.asking); this.asking = setTimeout(() => this.onZoom(ends), 150); };
-    this.go = go;
+    // One finger moves the crosshair, or scrolls the page up and down (touch-action); two zoom: what was under each stays under it.
+    const spread = () => {
+      const [[a, va], [b, vb]] = [...pinch].map(([id, v]) => [fingers.get(id), v]), per = (vb - va) / (b - a);
+      if (!(per > 0 && isFinite(per))) return;  // they have met
+      const low = va - (a - PAD.left) * per;
+      go([low, low + (this.frame.w - PAD.left - PAD.right) * per]);
+    };
     this.canvas.addEventListener("pointerdown", (e) => {
-      if (!this.frame || e.pointerType === "touch") return;
+      if (!this.frame) return;
+      if (e.pointerType === "touch") {
+        fingers.set(e.pointerId, at(e));
+        down = fingers.size === 1 ? at(e) : null;
+        if (fingers.size !== 2) return;
+        pinch = new Map([...fingers].map(([id, px]) => [id, value(px)]));
+        this.at = null; this.tip.hidden = true;
+        return;
+      }
       this.canvas.setPointerCapture(e.pointerId);
-      this.drag = { from: at(e), to: at(e), move: e.shiftKey, ends: [this.frame.x0, this.frame.x1], start: value(at(e)) };
+      this.drag = { from: at(e), to: at(e), move: e.shiftKey, ends: [this.frame.x0, this.frame.x1] };
     });
     this.canvas.addEventListener("pointermove", (e) => {
       if (!this.frame) return;
+      if (fingers.has(e.pointerId)) fingers.set(e.pointerId, at(e));
+      if (pinch) { if (pinch.has(e.pointerId)) spread(); return; }
       this.at = at(e);
       if (this.drag) {
         this.drag.to = this.at;
@@ -169,7 +187,15 @@ export class Chart {
       this.name(value(this.at));
       this.later();
     });
-    this.canvas.addEventListener("pointerup", () => {
+    const lift = (e) => { fingers.delete(e.pointerId); if (pinch?.has(e.pointerId)) pinch = null; };
+    this.canvas.addEventListener("pointercancel", (e) => { lift(e); this.drag = null; this.later(); });  // the page scrolls
+    this.canvas.addEventListener("pointerup", (e) => {
+      if (e.pointerType === "touch") {
+        const now = down !== null && Math.abs(at(e) - down) < 10 ? { ms: e.timeStamp, px: at(e) } : null;
+        if (now && tap && now.ms - tap.ms < 350 && Math.abs(now.px - tap.px) < 30) go(null);
+        tap = now;
+        return lift(e);
+      }
       const d = this.drag; this.drag = null;
       if (d && !d.move && Math.abs(d.to - d.from) > 5) go([value(d.from), value(d.to)].sort((a, b) => a - b));
       this.later();

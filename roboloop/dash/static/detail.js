@@ -15,6 +15,13 @@ export function seconds(s) {
   return `${(s / 3600).toFixed(1)} h`;
 }
 
+// Let a box hold these nodes and no others. Those that are in it already are not moved: a film plays on, focus stays.
+function fit(box, nodes) {
+  const wanted = new Set(nodes);
+  for (const old of [...box.childNodes]) if (!wanted.has(old)) old.remove();
+  nodes.forEach((n, i) => { if (box.childNodes[i] !== n) box.insertBefore(n, box.childNodes[i] || null); });
+}
+
 const ACTIVE = ["running", "starting"], RESUMABLE = ["stopped", "lost", "failed", "held"];
 
 export class Detail {
@@ -30,12 +37,14 @@ export class Detail {
     this.stop.addEventListener("click", () => this.act("stop"));
     this.resume.addEventListener("click", () => this.act("resume"));
     this.body = el("div");
+    this.parts = PARTS.map(([of, make]) => ({ of, make, shown: "", kept: new Map(), box: el("div") }));
+    this.body.append(...this.parts.map((p) => p.box));
     this.log = el("pre");
     this.log.setAttribute("aria-label", "log");
     this.log.tabIndex = 0;
     box.replaceChildren(el("div", "bar", back, this.stop, this.resume), el("h2", "title", run.name), this.state, this.said, this.body, el("h2", "", "log"), this.log);
     this.show(run);
-    this.load().catch((e) => { this.said.textContent = e.message; });
+    this.poll().catch((e) => { this.said.textContent = e.message; });
   }
 
   show(run) {
@@ -55,7 +64,7 @@ export class Detail {
 
   async poll(run) {
     if (run) this.show(run);
-    if (this.id) await this.follow();
+    await Promise.all([this.load(), this.follow()]);
   }
 
   async follow() {
@@ -67,11 +76,24 @@ export class Detail {
     if (atEnd) this.log.scrollTop = this.log.scrollHeight;
   }
 
+  // Only what changed since is made anew. A run that cannot be read now may be at the next look.
   async load() {
-    const [about] = await Promise.all([this.ask(`/api/run/${this.id}`), this.follow()]);
-    this.body.replaceChildren(
-      ...about.notes.map((n) => el("p", "hint", n)), ...evaluations(about), ...media(about, this.id), ...datasets(about, this.id),
-      ...timeline(about), ...latency(about), ...resources(about), ...settings(about));
+    let about;
+    try {
+      about = await this.ask(`/api/run/${this.id}?known=${this.version || ""}`);
+      if (this.trouble && this.said.textContent === this.trouble) this.said.textContent = "";
+    } catch (e) { this.said.textContent = this.trouble = e.message; }
+    if (!about) return;
+    this.version = about.version;
+    for (const part of this.parts) {
+      const now = JSON.stringify(part.of(about));
+      if (now === part.shown) continue;
+      part.shown = now;
+      const before = part.kept;
+      part.kept = new Map();
+      const keep = (name, make) => { part.kept.set(name, before.get(name) || make()); return part.kept.get(name); };
+      fit(part.box, part.make(about, keep, this.id));
+    }
   }
 }
 
@@ -91,68 +113,76 @@ function evaluations(about) {
   return [el("h2", "", "evaluations"), table(["episodes of", "checkpoint", "episodes", "success", "return"], rows, "evaluations")];
 }
 
-function media(about, id) {
+function media(about, keep, id) {
   if (!about.media.length) return [];
-  const figures = about.media.map((m) => {
-    const path = `/media/${id}/${m.name.split("/").map(encodeURIComponent).join("/")}`;
-    const shown = document.createElement(m.kind === "video" ? "video" : "img");
-    shown.src = path;
-    if (m.kind === "video") { shown.controls = true; shown.loop = true; shown.muted = true; shown.preload = "metadata"; } else { shown.className = "picture"; shown.alt = m.name; shown.loading = "lazy"; }
-    shown.setAttribute("aria-label", m.name);
-    return el("figure", "", shown, el("figcaption", "", `${m.name} · ${short(m.bytes / 1e3)} kB`));
-  });
-  return [el("h2", "", "films and pictures"), el("div", "media", ...figures)];
+  const box = keep("", () => el("div", "media"));
+  fit(box, about.media.map((m) => keep(`${m.name} ${m.unix_s} ${m.bytes}`, () => figure(m, id))));
+  return [keep("title", () => el("h2", "", "films and pictures")), box];
 }
 
-function datasets(about, id) {
-  return about.datasets.flatMap((name) => {
-    const sheet = el("img", "picture sheet");
-    sheet.src = `/sheet/${id}/${name}`; sheet.alt = `contact sheet of ${name}: a row for each of its newest episodes`;
-    const none = el("p", "hint", "its observations are no pictures");
-    none.hidden = true;
-    sheet.addEventListener("error", () => { sheet.hidden = true; none.hidden = false; });
-    return [el("h2", "", name), sheet, none];
+function figure(m, id) {
+  const path = `/media/${id}/${m.name.split("/").map(encodeURIComponent).join("/")}?at=${m.unix_s}`;  // or an older one of that name is shown
+  const shown = document.createElement(m.kind === "video" ? "video" : "img");
+  shown.src = path;
+  if (m.kind === "video") { shown.controls = true; shown.loop = true; shown.muted = true; shown.preload = "metadata"; } else { shown.className = "picture"; shown.alt = m.name; shown.loading = "lazy"; }
+  shown.setAttribute("aria-label", m.name);
+  return el("figure", "", shown, el("figcaption", "", `${m.name} · ${short(m.bytes / 1e3)} kB`));
+}
+
+function datasets(about, keep, id) {
+  return about.datasets.flatMap(({ name, unix_s }) => {
+    const nodes = keep(name, () => {
+      const sheet = el("img", "picture sheet"), none = el("p", "hint", "its observations are no pictures");
+      sheet.alt = `contact sheet of ${name}: a row for each of its newest episodes`;
+      none.hidden = true;
+      sheet.addEventListener("error", () => { sheet.hidden = true; none.hidden = false; });
+      return [el("h2", "", name), sheet, none];
+    });
+    nodes[1].src = `/sheet/${id}/${name}?at=${unix_s}`;  // the old one stands until the new one is there
+    return nodes;
   });
 }
 
-function chartOf(title, lines, xText = short) {
-  const box = el("div"), chart = new Chart(box, title, () => {});
+function chartOf(keep, title, lines, xText = short) {
+  const chart = keep(title, () => new Chart(el("div"), title, () => {}));
   chart.xText = xText;
-  box.classList.add("small");
+  chart.box.classList.add("small");
   chart.set(lines.map((l, i) => ({ colour: i, ...l })), false);
-  return box;
+  return chart.box;
 }
 
-function timeline(about) {
+function timeline(about, keep) {
   if (!about.timeline) return [];
   const { step, shares } = about.timeline, sums = step.map(() => 0);
   const lines = Object.entries(shares).map(([task, share]) => {
     const low = sums.slice(), high = share.map((s, i) => (sums[i] += s));
     return { name: task, x: step, y: high, low, high };
   });
-  return [el("h2", "", "which task acted (share of steps, one on another)"), chartOf("tasks", lines), table(["task", "last share"], lines.map((l) => [l.name, short(l.high.at(-1) - l.low.at(-1))]))];
+  return [el("h2", "", "which task acted (share of steps, one on another)"), chartOf(keep, "tasks", lines), table(["task", "last share"], lines.map((l) => [l.name, short(l.high.at(-1) - l.low.at(-1))]))];
 }
 
-function latency(about) {
+function latency(about, keep) {
   if (!about.latency) return [];
   const edges = about.latency.edges_ms.map((ms, i, all) => Math.log10(ms || all[i + 1] / 2));  // the first bin begins at zero
   const sum = (counts) => counts.reduce((a, b) => a + b, 0);
   const boxes = Object.entries(about.latency.histograms).map(([name, counts]) => {
     const first = counts.findIndex(Boolean), last = counts.findLastIndex(Boolean), x = [], y = [];
     counts.slice(first, last + 1).forEach((n, i) => { x.push(edges[first + i], edges[first + i + 1]); y.push(n, n); });
-    return chartOf(`${name}: ticks by milliseconds`, [{ name, x, y, low: y.map(() => 0), high: y }], (v) => short(+(10 ** v).toPrecision(1)));
+    return chartOf(keep, `${name}: ticks by milliseconds`, [{ name, x, y, low: y.map(() => 0), high: y }], (v) => short(+(10 ** v).toPrecision(1)));
   });
   const ticks = Math.max(...Object.values(about.latency.histograms).map(sum));
-  return [el("h2", "", `real-time latency of ${ticks} ticks`), el("div", "media", ...boxes)];
+  const media = keep("", () => el("div", "media"));
+  fit(media, boxes);
+  return [el("h2", "", `real-time latency of ${ticks} ticks`), media];
 }
 
-function resources(about) {
+function resources(about, keep) {
   if (!about.resources.length) return [];
   const speed = ["steps_per_s", "updates_per_s"].map((key) => ({ name: key, rows: about.resources.filter((r) => key in r) })).filter((l) => l.rows.length)
     .map((l) => ({ name: l.name, x: l.rows.map((r) => r.step), y: l.rows.map((r) => r[l.name]) }));
   const parts = Object.entries(about.seconds).filter(([name]) => name !== "wall"), total = about.seconds.wall || 1;
   const rows = parts.map(([name, s]) => [name, seconds(s), `${Math.round((100 * s) / total)} %`]);
-  return [el("h2", "", "time"), ...(speed.length ? [chartOf("steps and updates per second", speed)] : []), ...(rows.length ? [table(["section", "time", "share"], rows)] : [])];
+  return [el("h2", "", "time"), ...(speed.length ? [chartOf(keep, "steps and updates per second", speed)] : []), ...(rows.length ? [table(["section", "time", "share"], rows)] : [])];
 }
 
 function settings(about) {
@@ -160,3 +190,15 @@ function settings(about) {
   const fold = (title, rows) => el("details", "", el("summary", "", title), table(["name", "value"], rows));
   return [fold("settings", flat(about.config)), fold("origin", flat({ path: about.path, ...about.origin }))];
 }
+
+// Of what each part of the page is made, and by what: a part is made anew when that has changed.
+const PARTS = [
+  [(a) => a.notes, (a) => a.notes.map((n) => el("p", "hint", n))],
+  [(a) => a.evaluations, evaluations],
+  [(a) => a.media, media],
+  [(a) => a.datasets, datasets],
+  [(a) => a.timeline, timeline],
+  [(a) => a.latency, latency],
+  [(a) => [a.resources, a.seconds], resources],
+  [(a) => [a.config, a.path, a.origin], settings],
+];
