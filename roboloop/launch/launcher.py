@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from roboloop.core.processes import memory_bytes
 from roboloop.core.stop import StopRequest
 from roboloop.launch.engine import EXISTS, Engine, Local, Started
 from roboloop.launch.job import Job
-from roboloop.launch.processes import memory_bytes
 from roboloop.launch.slots import Slot
 from roboloop.run.commands import STOPPED
 from roboloop.track.terminal import duration

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.options import Options
+from roboloop.core.processes import memory_bytes
 from roboloop.core.stop import StopRequest
 from roboloop.launch.job import Job
 from roboloop.launch.plan import planned_runs
-from roboloop.launch.processes import memory_bytes
 from roboloop.track.read import RunInfo, find_runs
 from roboloop.track.terminal import duration, table
 

@@ -30,6 +30,7 @@ from roboloop.track.metrics import JsonlLog, Meter, score
 from roboloop.track.read import read_jsonl
 from roboloop.track.sinks import Sink
 from roboloop.track.terminal import Progress
+from roboloop.track.usage import Usage
 
 STATEFUL = ("clock", "updates_due", "log_due", "eval_due", "save_due", "milestone_due", "meter", "sampler", "algo")
 """Parts of the runner that a checkpoint saves and loads by name; the store is loaded apart, from its journal."""
@@ -55,6 +56,7 @@ class Runner:
         self.mirrors, self.progress = mirrors, progress
         self.metrics, self.timing = JsonlLog(run.metrics), JsonlLog(run.timing)
         self.clock, self.watch, self.meter = Clock(0 if cfg.is_offline else cfg.env.action_repeat), Stopwatch(), Meter()
+        self.usage = Usage()
         self.log_due = Every(cfg.log_every_steps, first=cfg.log_every_steps)
         self.eval_due = Every(cfg.eval.every_steps, first=cfg.eval.every_steps)
         self.save_due = Every(cfg.checkpoint.every_steps, first=cfg.checkpoint.every_steps)
@@ -161,7 +163,7 @@ class Runner:
         self.last.update({k.removeprefix("train/"): v for k, v in row.items() if k.startswith("train/")})
         speeds = self.watch.speeds(self.clock)
         times = {"wall_s": self.watch.wall_s, **speeds, **self.watch.seconds}
-        times |= self.recorder.timing() | self.sampler.timing()
+        times |= self.recorder.timing() | self.sampler.timing() | self.usage.look()
         self.timing.write({"step": self.clock.step, **times})
         self.last.update(speeds)
         self._write_status("running")

@@ -163,11 +163,13 @@ def test_a_film_plays(tmp_path, open_page):
         assert played == [64, True, True]
 
 
-def test_one_run_shows_its_tasks_its_ticks_and_what_it_recorded(tmp_path, open_page):
+def test_one_run_shows_its_tasks_its_ticks_what_it_takes_and_what_it_recorded(tmp_path, open_page):
     rows = [{"step": i, "train/return": 1.0, "choice/reach": 0.75, "choice/lift": 0.25} for i in range(9)]
     run = make_run(tmp_path, rows=rows)
     late = {"sample/lateness_ticks": delay_counts([0.2] * 7 + [3.0] * 2)}
-    (run / "timing.jsonl").write_text("".join(json.dumps({"step": i, "wall_s": i, **late}) + "\n" for i in range(9)))
+    takes = {"steps_per_s": 50.0, "cores_used": 1.5, "memory_mb": 300.0}
+    lines = ({"step": i, "wall_s": i, **late, **takes} for i in range(9))
+    (run / "timing.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     with StoreWriter(run / "dataset", schema_of("pictures")) as writer:
         writer.append(*episode_of(0, length=9, kind="pictures"))
     with served(tmp_path) as url:
@@ -179,7 +181,7 @@ def test_one_run_shows_its_tasks_its_ticks_and_what_it_recorded(tmp_path, open_p
         assert re.search(r"reach\s+0\.75\s+lift\s+0\.25", shown)
         assert "real-time latency of 81 ticks" in shown
         until(lambda: page.evaluate("document.querySelector('#detail img.sheet').naturalWidth") > 0)
-        assert page.locator("#detail .chart[data-drawn]").count() == 2
+        assert page.locator("#detail .chart[data-drawn]").count() == 5  # tasks, ticks, speed, cores, memory
         assert page.troubles == []
 
 

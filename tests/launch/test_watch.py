@@ -5,8 +5,8 @@ import signal
 import subprocess
 import sys
 
+from roboloop.core.processes import family, memory_bytes
 from roboloop.launch import plan
-from roboloop.launch.processes import family, memory_bytes
 from roboloop.launch.watch import look, show
 from roboloop.track.read import find_runs
 from tests.launch.kit import Sweep, wait_until
@@ -30,10 +30,10 @@ def test_runs_that_wait_are_listed_too(tmp_path):
     assert "s/gamma=0.9/CartPole-v1/0" in text
     assert len(look(tmp_path / "runs" / "s")) == 4
     assert len(look(tmp_path / "runs" / "s" / "gamma=0.9")) == 2
-    assert plan.launcher_pid(tmp_path / "runs" / "s") == launcher.pid
+    assert (plan.launcher_of(tmp_path / "runs" / "s") or [None])[0] == launcher.pid
     launcher.terminate()
     launcher.communicate(timeout=60)
-    assert plan.launcher_pid(tmp_path / "runs" / "s") is None
+    assert plan.launcher_of(tmp_path / "runs" / "s") is None
 
 
 def test_variants_of_a_sweep_are_named_after_it(tmp_path):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from roboloop.core.errors import ConfigError, WorkerLost
+from roboloop.core.processes import family
 from roboloop.core.state import equal
 from roboloop.envs.registry import make
-from roboloop.launch.processes import family
 from roboloop.sample.buffers import Shape
 from roboloop.sample.config import SampleConfig
 from roboloop.sample.crew import Crew

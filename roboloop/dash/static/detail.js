@@ -176,13 +176,22 @@ function latency(about, keep) {
   return [el("h2", "", `real-time latency of ${ticks} ticks`), media];
 }
 
+const RESOURCES = [
+  ["steps and updates per second", ["steps_per_s", "updates_per_s"]],
+  ["cores used", ["cores_used"]],
+  ["memory in MB", ["memory_mb"]],
+];
+
 function resources(about, keep) {
   if (!about.resources.length) return [];
-  const speed = ["steps_per_s", "updates_per_s"].map((key) => ({ name: key, rows: about.resources.filter((r) => key in r) })).filter((l) => l.rows.length)
-    .map((l) => ({ name: l.name, x: l.rows.map((r) => r.step), y: l.rows.map((r) => r[l.name]) }));
+  const charts = RESOURCES.map(([title, keys]) => {
+    const lines = keys.map((key) => ({ name: key, rows: about.resources.filter((r) => key in r) })).filter((l) => l.rows.length)
+      .map((l) => ({ name: l.name, x: l.rows.map((r) => r.step), y: l.rows.map((r) => r[l.name]) }));
+    return lines.length ? chartOf(keep, title, lines) : null;
+  });
   const parts = Object.entries(about.seconds).filter(([name]) => name !== "wall"), total = about.seconds.wall || 1;
   const rows = parts.map(([name, s]) => [name, seconds(s), `${Math.round((100 * s) / total)} %`]);
-  return [el("h2", "", "time"), ...(speed.length ? [chartOf(keep, "steps and updates per second", speed)] : []), ...(rows.length ? [table(["section", "time", "share"], rows)] : [])];
+  return [el("h2", "", "time and resources"), ...charts.filter(Boolean), ...(rows.length ? [table(["section", "time", "share"], rows)] : [])];
 }
 
 function settings(about) {

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -19,6 +22,17 @@ def memory_bytes(pid: int, proc: Path = PROC) -> int | None:
             alone += sizes.get("RssAnon", 0)
             shared = max(shared, sizes.get("RssFile", 0) + sizes.get("RssShmem", 0))
     return alone + shared if found else None
+
+
+def cpu_seconds(pids: Iterable[int], proc: Path = PROC) -> dict[int, float]:
+    """Return the processor time that living processes have taken so far."""
+    tick_hz = os.sysconf("SC_CLK_TCK")
+    taken = {}
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has just ended
+            fields = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+            taken[pid] = (int(fields[11]) + int(fields[12])) / tick_hz
+    return taken
 
 
 def family(pid: int, proc: Path = PROC) -> list[int]:
