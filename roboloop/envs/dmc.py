@@ -12,7 +12,7 @@ from roboloop.core.errors import ConfigError, nearest
 from roboloop.core.types import Array
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import FLOAT, EpisodeEnv, Outcome, Task, repeated
-from roboloop.envs.headless import Camera, quick_pictures
+from roboloop.envs.headless import Camera, check_backend, quick_pictures
 from roboloop.envs.replay import ReplayWorld
 
 RENDER_SIZE = 240
@@ -57,6 +57,7 @@ class DmcWorld(ReplayWorld):
 
     def render(self) -> Array:
         """Return the first camera's picture."""
+        check_backend()
         frame: Array = self._env.physics.render(
             RENDER_SIZE, RENDER_SIZE, camera_id=min(0, self._env.physics.model.ncam - 1)
         )

@@ -14,7 +14,7 @@ from roboloop.core.errors import ConfigError, MissingExtra, nearest
 from roboloop.core.types import Array
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import EpisodeEnv, Outcome, Task, repeated
-from roboloop.envs.headless import quick_pictures
+from roboloop.envs.headless import check_backend, quick_pictures
 from roboloop.envs.replay import ReplayWorld
 from roboloop.envs.spaces import MASK, Observations, columns, decoder, observations
 
@@ -32,8 +32,10 @@ class GymWorld(ReplayWorld):
         # Box2D's solver remembers earlier episodes of its world, so that a seed would not determine the next one
         self._remembers = type(getattr(env.unwrapped, "world", None)).__name__ == "b2World"
         self._read, self._decode = seen.read, decoder(env.action_space)
-        if hasattr(env.unwrapped, "model") and hasattr(env.unwrapped.model, "mat_reflectance"):
-            quick_pictures(env.unwrapped.model)
+        model = getattr(env.unwrapped, "model", None)
+        self._is_mujoco = hasattr(model, "mat_reflectance")
+        if self._is_mujoco:
+            quick_pictures(model)
 
     def start(self, seed: int) -> Array:
         """Start the simulator's episode, in a new simulator where the old one's past would show."""
@@ -54,6 +56,8 @@ class GymWorld(ReplayWorld):
 
     def render(self) -> Array:
         """Return the environment's own picture."""
+        if self._is_mujoco:
+            check_backend()
         try:
             frame = self._env.render()
         except gymnasium.error.DependencyNotInstalled as error:

@@ -19,7 +19,7 @@ from roboloop.core.blueprint import WithoutWeights, kind_of
 from roboloop.core.types import Array, Decision, State
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import FLOAT, EpisodeEnv, Outcome, Task, repeated
-from roboloop.envs.headless import quick_pictures
+from roboloop.envs.headless import renderer
 from roboloop.envs.metaworld_arm import STATE, Arm
 from roboloop.envs.metaworld_fast import SETTLE_SUBSTEPS, SETTLES_BY_PLACEMENT, accelerate
 from roboloop.envs.metaworld_lean import Lean
@@ -153,8 +153,7 @@ class MetaWorld:
     def render(self) -> Array:
         """Return a picture of the table, upright."""
         if self._renderer is None:
-            quick_pictures(self._model)
-            self._renderer = mujoco.Renderer(self._model, RENDER_SIZE, RENDER_SIZE)
+            self._renderer = renderer(self._model, RENDER_SIZE, RENDER_SIZE)
         self._renderer.update_scene(self._data, camera=_camera())
         return np.array(self._renderer.render())
 

@@ -17,7 +17,7 @@ from roboloop.core.types import Env, EnvSpec, PortablePolicy
 from roboloop.envs import names
 from roboloop.envs.auxiliary import Aimed, AuxiliaryTasks
 from roboloop.envs.config import EnvConfig
-from roboloop.envs.headless import prefer_egl
+from roboloop.envs.headless import check_pictures, usable_backend
 from roboloop.envs.task_set import SEPARATOR, MemberEnv, MemberExperts
 
 SUITES = {
@@ -155,8 +155,7 @@ def known_ids() -> list[str]:
 @contextmanager
 def _needs(suite: str) -> Iterator[None]:
     """Prepare for a suite's imports, and turn the absence of its simulator into one line."""
-    prefer_egl()
-    with needs_extra(f"suite {suite!r}", PACKAGES[suite], suite):
+    with usable_backend(), needs_extra(f"suite {suite!r}", PACKAGES[suite], suite):
         yield
 
 
@@ -168,6 +167,8 @@ def make(cfg: EnvConfig, evaluation: bool = False, column: int = 0) -> Env:
     if cfg.observe == "pixels" and suite not in BOTH_VIEWS:
         known = ", ".join(f"{name}/..." for name in BOTH_VIEWS)
         raise ConfigError(f"env.observe 'pixels' is for {known}; {cfg.id} has one view only")
+    if cfg.observe == "pixels":
+        check_pictures(cfg.image_size)
     with _needs(suite):
         make_one = cast("Callable[[str, EnvConfig, bool], Env]", resolve(SUITES[suite]))
         if not tasks:

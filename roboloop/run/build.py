@@ -151,10 +151,11 @@ def _online(cfg: Experiment) -> Parts:
         shape = Shape(spec, ppo.rollout_steps, num_envs, stack, True, algo.policy.memory_size)
     else:
         algo = learner = _off_policy(cfg, spec)
-        store = Replay(cfg.replay.capacity, spec, num_envs, learner.needs, cfg.seed)
         warmup = _at_random(cfg, spec)
         shape = Shape(spec, cfg.sample.steps, num_envs, stack, memory_size=algo.policy.memory_size)
-    said = plan.describe(cfg, shape)  # refuses what cannot fit before any process is started
+    said = plan.describe(cfg, shape)  # refuses what cannot fit before it is allocated or any process is started
+    if ppo is None:
+        store = Replay(cfg.replay.capacity, spec, num_envs, learner.needs, cfg.seed)
     recorder = make_recorder(cfg, shape)
     sampler = make_sampler(cfg, shape, (algo.policy,) if warmup is algo.policy else (warmup, algo.policy))
     if ppo is None:

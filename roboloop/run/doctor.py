@@ -10,9 +10,10 @@ from importlib import metadata
 
 from roboloop.core.errors import UserError
 from roboloop.core.options import Options
+from roboloop.core.types import Env
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
-from roboloop.envs.headless import Camera, prefer_egl
+from roboloop.envs.headless import BACKENDS, CHOICE, check_backend, probe
 
 _PROBES = {
     "metaworld": "metaworld/reach-v3",
@@ -22,8 +23,6 @@ _PROBES = {
 }
 
 STEPS = 100
-_SCENE = """<mujoco><worldbody><light pos="0 0 2"/><geom type="plane" size="1 1 .1"/><geom type="capsule" size=".1 .3"/>
-</worldbody></mujoco>"""
 
 
 def doctor(args: list[str]) -> int:
@@ -36,13 +35,13 @@ def doctor(args: list[str]) -> int:
             print(f"{package} {metadata.version(package)}")
         except metadata.PackageNotFoundError:
             print(f"{package} is not installed")
-    sound = {suite: _probe(suite, env_id) for suite, env_id in _PROBES.items()}
-    print(f"pixels: {_pixels()}")
+    draws = _pixels()  # before any suite: what they import changes the environment of other backends
+    sound = {suite: _probe(suite, env_id, draws) for suite, env_id in _PROBES.items()}
     return 0 if sound["metaworld"] else 2
 
 
-def _probe(suite: str, env_id: str) -> bool:
-    """Step and render one environment of a suite."""
+def _probe(suite: str, env_id: str, draws: bool) -> bool:
+    """Step one environment of a suite, and render it where anything can be drawn."""
     import numpy as np
 
     try:
@@ -55,38 +54,34 @@ def _probe(suite: str, env_id: str) -> bool:
     except UserError as error:
         print(f"{suite}: {error}")
         return False
-    try:
-        env.render()
-        start = time.perf_counter()
-        for _ in range(5):
-            env.render()
-        backend = os.environ.get("MUJOCO_GL", "default")
-        picture = f"renders with {backend} at {(time.perf_counter() - start) * 200:.1f} ms"
-    except Exception as error:  # a GL failure can be almost any exception
-        picture = f"cannot render ({type(error).__name__}: {error}); on Debian: apt-get install libegl1 libgl1"
+    print(f"{suite}: {steps_per_s:.0f} steps/s, {_rendering(env) if draws else 'no pictures'}")
     env.close()
-    print(f"{suite}: {steps_per_s:.0f} steps/s, {picture}")
     return True
 
 
-def _pixels() -> str:
-    """Say which backend draws the small pictures that policies see, and how fast."""
-    prefer_egl()
+def _rendering(env: Env) -> str:
+    """Say how long a picture takes."""
     try:
-        import mujoco
+        env.render()
+        start_s = time.perf_counter()
+        for _ in range(5):
+            env.render()
+    except Exception as error:  # a GL failure can be almost any exception
+        return f"cannot render ({type(error).__name__}: {error})"
+    return f"renders in {(time.perf_counter() - start_s) * 200:.1f} ms"
 
-        model = mujoco.MjModel.from_xml_string(_SCENE)
-        camera = Camera(model, (64, 64), camera=-1)
-    except ModuleNotFoundError:
-        return "mujoco is not installed"
+
+def _pixels() -> bool:
+    """Say how fast each backend draws the small pictures that policies see, or why not, and which one is used."""
+    asked = os.environ.get(CHOICE, "")
+    for backend in BACKENDS:
+        found = probe(backend)
+        print(f"{backend}: {found.trouble or f'draws {found.frames_per_s:.0f} frames of 64x64 a second'}")
+    try:
+        check_backend()
     except UserError as error:
-        return str(error)
-    data = mujoco.MjData(model)
-    mujoco.mj_forward(model, data)
-    camera.look(data)
-    start_s = time.perf_counter()
-    for _ in range(STEPS):
-        camera.look(data)
-    frames_per_s = STEPS / (time.perf_counter() - start_s)
-    camera.close()
-    return f"{os.environ.get('MUJOCO_GL', 'the default backend')} draws {frames_per_s:.0f} frames of 64x64 a second"
+        print(f"pictures: none, {error}")
+        return False
+    used = os.environ.get(CHOICE) or "MuJoCo's own backend"
+    print(f"pictures: {used} is used, {f'as {CHOICE} says' if asked else f'{CHOICE} is not set'}")
+    return True

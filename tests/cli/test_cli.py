@@ -27,9 +27,10 @@ AT_NOWHERE = (
 ).split()
 
 
-def roboloop(*args, cwd=None):
+def roboloop(*args, cwd=None, **variables):
     command = [sys.executable, "-m", "roboloop.cli", *map(str, args)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, timeout=300)
+    env = os.environ | variables
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, env=env, timeout=300)
 
 
 @pytest.fixture(scope="module")
@@ -225,6 +226,17 @@ def test_envs_and_doctor_and_bench_answer():
     assert done.returncode == 0, done.stderr
     assert "steps/s" in done.stdout
     assert "frames of 64x64 a second" in done.stdout
+
+
+@pytest.mark.parametrize(("backend", "code"), [("bogus", 2), ("glfw", 0)])
+def test_doctor_survives_a_backend_that_cannot_draw_and_says_what_each_of_them_does(backend, code):
+    done = roboloop("doctor", MUJOCO_GL=backend, DISPLAY=":99")
+    assert (done.returncode, done.stderr) == (code, "")
+    said = dict(line.split(": ", 1) for line in done.stdout.splitlines() if ": " in line)
+    assert {"egl", "osmesa", "glfw"} <= said.keys()
+    assert said["glfw"] == "X11: Failed to open display :99"
+    assert said["pictures"].startswith(f"none, MUJOCO_GL={backend} cannot be used: ")
+    assert ("steps/s, no pictures" in said["metaworld"]) == (code == 0)
 
 
 @pytest.mark.parametrize(

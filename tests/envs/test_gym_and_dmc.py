@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -13,9 +17,9 @@ import pytest
 from gymnasium import spaces
 
 from roboloop.core.errors import ConfigError
-from roboloop.envs import EnvConfig, make
+from roboloop.envs import EnvConfig, headless, make
 from roboloop.envs.check import check_env
-from roboloop.envs.headless import prefer_egl
+from roboloop.envs.headless import prefer_egl, probe
 
 prefer_egl()
 
@@ -143,12 +147,84 @@ def test_pixels_are_refused_where_there_is_one_view() -> None:
         make(EnvConfig(id="dmc/cartpole-swingup", observe="pixel"))
 
 
-def test_where_nothing_can_be_drawn_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    mujoco = pytest.importorskip("mujoco")
+def in_a_process(*args: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with no backend chosen but as said: this process has chosen its own already."""
+    ours = ("MUJOCO_GL", "PYOPENGL_PLATFORM", "ROBOLOOP_DRAWS_WITH", "DISPLAY", "WAYLAND_DISPLAY")
+    env = {name: value for name, value in os.environ.items() if name not in ours} | variables
+    command = [sys.executable, *map(str, args)]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
 
-    def no_backend(*_: Any) -> None:
-        raise RuntimeError("no EGL display")
 
-    monkeypatch.setattr(mujoco, "Renderer", no_backend)
-    with pytest.raises(ConfigError, match=r"pictures cannot be drawn here .* no EGL display; install libegl1"):
-        make(EnvConfig(id="dmc/cartpole-swingup", observe="pixels"))
+def train(runs: Path, *flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Train a few steps without a single update."""
+    short = "--steps 4 --warmup-steps 9 --algo.processes 1 --algo.batch-size 4 --replay.capacity 50 --eval.episodes 0"
+    return in_a_process("-m", "roboloop.cli", "train", *flags, "--runs-dir", runs, *short.split(), **variables)
+
+
+def cure() -> str:
+    """Return what a refusal ends with on this machine."""
+    return "MUJOCO_GL=egl works here" if probe("egl").frames_per_s else headless.INSTALL
+
+
+@pytest.mark.parametrize("backend", ["bogus", "osmesa", "glfw"])
+def test_pictures_by_a_backend_that_cannot_draw_are_refused_in_one_line_and_leave_no_run(
+    tmp_path: Path, backend: str
+) -> None:
+    pytest.importorskip("dm_control")
+    done = train(tmp_path, "cartpole-pixels", MUJOCO_GL=backend, DISPLAY=":99")
+    if backend == "osmesa" and probe(backend).frames_per_s:  # the only one of them that some machines have
+        assert done.returncode == 0, done.stderr
+        return
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"roboloop: MUJOCO_GL={backend} cannot be used: ")
+    assert line.endswith(cure())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_broken_egl_is_named_with_its_cause(tmp_path: Path) -> None:
+    pytest.importorskip("dm_control")
+    done = train(tmp_path, "cartpole-pixels", MUJOCO_GL="egl", MUJOCO_EGL_DEVICE_ID="99")
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("roboloop: MUJOCO_GL=egl cannot be used: ")
+
+
+def test_training_from_state_needs_no_backend_that_draws_but_one_that_mujoco_knows(tmp_path: Path) -> None:
+    pytest.importorskip("dm_control")
+    from_state = "from roboloop.envs import *; print(make(EnvConfig(id='dmc/cartpole-swingup')).reset(0).shape)"
+    done = in_a_process("-c", from_state, MUJOCO_GL="glfw", DISPLAY=":99")
+    assert (done.stdout, done.stderr) == ("(5,)\n", "")
+    done = train(tmp_path, "--env", "dmc/cartpole-swingup", MUJOCO_GL="bogus")
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line == f"roboloop: MUJOCO_GL=bogus cannot be used: it is none of egl, osmesa, glfw; {cure()}"
+
+
+DRAW = """
+from roboloop.envs import EnvConfig, make
+env = make(EnvConfig(id="dmc/cartpole-swingup", observe="pixels", image_size=(500, 700)))
+picture = env.reset(0)
+env.close()
+print(picture.shape, picture[:, 480:].std() > 0, picture[:, :, 640:].std() > 0)
+"""
+
+
+def test_egl_draws_where_the_display_is_gone_and_more_than_mujocos_640_pixels() -> None:
+    pytest.importorskip("dm_control")
+    if not probe("egl").frames_per_s:
+        pytest.skip(probe("egl").trouble)
+    done = in_a_process("-c", DRAW, DISPLAY=":99")
+    assert (done.stdout, done.stderr) == ("(3, 500, 700) True True\n", "")
+
+
+def test_absurd_pictures_are_refused_in_one_line(tmp_path: Path) -> None:
+    done = train(tmp_path, "cartpole-pixels", "--env.image-size", "64", "9000")
+    assert done.returncode == 2
+    assert done.stderr == "roboloop: env.image_size must be at most 2048 each way, got [64, 9000]\n"
+
+
+def test_a_backend_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mujoco")
+    monkeypatch.setattr(headless, "PROBE_S", 0.01)
+    assert probe.__wrapped__("egl").trouble.startswith("no picture within")

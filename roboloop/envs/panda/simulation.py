@@ -10,7 +10,7 @@ import numpy as np
 
 from roboloop.core.rng import stream
 from roboloop.core.types import Array, State
-from roboloop.envs.headless import quick_pictures
+from roboloop.envs.headless import renderer
 from roboloop.envs.panda.config import FaultPlan
 from roboloop.envs.panda.kinematics import Kinematics, site_pose
 from roboloop.envs.panda.model import ARM_JOINTS, EE, FINGER_JOINTS, FINGER_M, GOAL, TARGET, build
@@ -242,8 +242,7 @@ class PandaSimulation:
     def render(self) -> Array:
         """Return a picture of the scene."""
         if self._renderer is None:
-            quick_pictures(self._model)
-            self._renderer = mujoco.Renderer(self._model, RENDER_SIZE, RENDER_SIZE)
+            self._renderer = renderer(self._model, RENDER_SIZE, RENDER_SIZE)
         camera = mujoco.MjvCamera()
         camera.type = mujoco.mjtCamera.mjCAMERA_FREE
         camera.lookat[:] = (0.4, 0.0, 0.25)
