@@ -104,6 +104,8 @@ class EpisodeEnd(NamedTuple):
     """Sum of the rewards that were learned from."""
     lost: bool = False
     """Cut short by a fault of the simulator: bootstrapped like a truncation, but not an episode to report."""
+    counted: Mapping[str, float] | None = None
+    """What else the environment said of the whole episode."""
 
 
 class Rollout(NamedTuple):

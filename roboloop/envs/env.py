@@ -15,6 +15,8 @@ from roboloop.envs.robot import Reading
 
 Info = dict[str, Any]
 FLOAT = np.dtype(np.float32)
+OF_A_STEP = ("success", "raw_reward")
+"""Numbers of an info that are told of each step alone."""
 UNBOUNDED = 1e6
 """Bounds beyond this stand for none at all (DM Control writes 1e10), and no policy can be scaled to them."""
 
@@ -42,6 +44,11 @@ class Outcome(NamedTuple):
     is_fresh: bool = True
     """Whether all of it was new; something old may be the first sign of a fault, and such steps are not worth storing
     unless something new comes after them."""
+
+
+def counted(info: Info) -> dict[str, float]:
+    """Return what an environment counts over an episode, as its last step tells it."""
+    return {key: value for key, value in info.items() if key not in OF_A_STEP and isinstance(value, (int, float))}
 
 
 def repeated(tick: Callable[[Array], Outcome], action: Array, repeat: int) -> Outcome:

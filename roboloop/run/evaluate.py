@@ -15,7 +15,7 @@ import numpy as np
 from roboloop.core.errors import DataError, WorkerLost
 from roboloop.core.rng import derive, stream
 from roboloop.core.types import Array, Env, Policy, RewardAware
-from roboloop.envs.env import SimulatorDied
+from roboloop.envs.env import SimulatorDied, counted
 from roboloop.envs.robot import Holding, RobotFault
 from roboloop.sample.stack import FrameStack
 from roboloop.track.read import read_jsonl
@@ -26,8 +26,6 @@ VALIDATION, TEST = "validation", "test"
 MOST_FAULTS = 3
 """Faults of a robot after one another, with no episode finished between them, at which an evaluation gives up; deaths
 of a simulator in one episode, after which it counts as it stood."""
-_OWN = ("success", "raw_reward")
-"""What is told of steps, not of episodes."""
 
 
 @dataclass(frozen=True)
@@ -182,8 +180,7 @@ class Evaluator:
         tally["return"] += raw_reward
         tally["length"] += 1
         tally["success"] = float(np.fmax(tally["success"], info.get("success", math.nan)))
-        # what else an environment counts: how it stood at the episode's end
-        tally.update({key: value for key, value in info.items() if key not in _OWN and isinstance(value, (int, float))})
+        tally.update(counted(info))
         return raw_reward, terminated or truncated
 
     def _renew(self, lane: int) -> None:

@@ -333,7 +333,7 @@ def _facts(end: EpisodeEnd) -> dict[str, float]:
         facts["train/success"] = end.success
     if end.shaped_return != end.episode_return:
         facts["train/shaped_return"] = end.shaped_return
-    return facts
+    return facts | {f"train/{name}": value for name, value in (end.counted or {}).items()}
 
 
 def describe(summary: Summary) -> str:

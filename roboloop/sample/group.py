@@ -12,6 +12,7 @@ import numpy as np
 from roboloop.core.errors import DataError, WorkerLost
 from roboloop.core.rng import derive, get_rng_state, set_rng_state, stream
 from roboloop.core.types import Array, Decision, Env, EpisodeEnd, Policy, RewardAware, Rollout, State
+from roboloop.envs.env import counted
 from roboloop.sample.buffers import Shape
 from roboloop.sample.stack import FrameStack
 
@@ -156,7 +157,8 @@ class EnvGroup:
         if terminated or truncated:
             # before the observation is overwritten by the next episode's first
             last_value = self._values(policy, slice(env, env + 1)) if truncated and not terminated else 0.0
-            out.episodes.append(self._episode_end(env, t, float(last_value)))
+            end = self._episode_end(env, t, float(last_value))
+            out.episodes.append(end._replace(counted=counted(info) or None))
             self._episode[env] += 1
             self._reset_safely(env, t, out)
 

@@ -119,3 +119,15 @@ def test_another_way_to_pick_is_refused_where_the_actor_picks(tiny):
     assert done.returncode == 2
     assert done.stderr.endswith("trained pick joint\n")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_picks_that_miss_are_in_the_metrics_of_training(tiny, workers):
+    pytest.importorskip("mujoco")
+    env = {"id": "soft/rope-straighten", "max_episode_steps": 5, "eval_max_episode_steps": 5, "soft": {"pool": 2}}
+    algo = {"name": "pick", "pick": "joint", "sac": SAC}
+    path = train(tiny(steps=80, warmup_steps=20, log_every_steps=20, env=env, algo=algo, sample={"workers": workers}))
+    rows = list(map(json.loads, (path / "metrics.jsonl").read_text().splitlines()))
+    missed = [row["train/missed_picks"] for row in rows if "train/missed_picks" in row]
+    assert missed[0] == 0  # at first picks are drawn from candidates
+    assert 1 < max(missed) <= 5  # an actor that knows nothing picks anywhere
