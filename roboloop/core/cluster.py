@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import socket
 from types import ModuleType
 from typing import Any
@@ -50,6 +51,14 @@ def connect(address: str, num_cpus: float = 0.0) -> tuple[ModuleType, bool]:
             f"ray start --address={head} --num-cpus=0)"
         ) from None
     return ray, True
+
+
+def telling_line(error: Exception) -> str:
+    """Return the line of what Ray says of an error that says most: the last exception, or else how a process died."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    exceptions = [line for line in lines if re.match(r"[\w.]*(Error|Exception|Interrupt|Exit)\b.*:", line)]
+    deaths = [line for line in lines if "died" in line or "killed" in line]
+    return [*exceptions[-1:], *deaths, *lines, type(error).__name__][0]
 
 
 def _knock(head: str) -> str:

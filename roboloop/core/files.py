@@ -43,18 +43,21 @@ def replace_atomic(path: Path, data: bytes) -> None:
     os.replace(temporary, path)
 
 
-def take_lock(directory: Path, doing: str) -> IO[str]:
-    """Hold a directory's lock; the kernel drops it when the process dies, however it dies."""
+def take_lock(directory: Path, doing: str, *where: str) -> IO[str]:
+    """Hold a directory's lock; the kernel drops it when the process dies, however it dies.
+
+    The file says our process id, and behind it where that is: a host first, for locks that other machines look at.
+    """
     lock = open(directory / "lock", "a+")  # noqa: SIM115 - held open as long as the directory is ours
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.seek(0)
-        owner = lock.read().strip() or "unknown"
+        owner = " on ".join(lock.read().split()[:2]) or "unknown"
         lock.close()
         raise RunExists(f"{directory} is {doing} process {owner}: nothing was changed") from None
     lock.truncate(0)
-    lock.write(str(os.getpid()))
+    lock.write(" ".join([str(os.getpid()), *where]))
     lock.flush()
     return lock
 

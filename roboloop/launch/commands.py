@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import functools
 import shlex
 import signal
 import sys
@@ -20,13 +20,14 @@ from roboloop.core.errors import ConfigError, DataError, nearest
 from roboloop.core.files import disk_errors
 from roboloop.core.options import Options
 from roboloop.launch import plan
-from roboloop.launch.control import told
+from roboloop.launch.control import end_launcher, is_left_running, told
 from roboloop.launch.engine import Engine, Local
 from roboloop.launch.job import Job
 from roboloop.launch.launcher import Launcher, Queue, Rules, conclude
 from roboloop.launch.slots import Slot, describe, discover, make_slots
-from roboloop.launch.sweep import Planned, Sweep, check_existing, expand, read_sweep, spelled
+from roboloop.launch.sweep import Planned, Sweep, check_existing, expand, is_text, read_seeds, read_sweep, spelled
 from roboloop.run.commands import aliases, base_config, config_of
+from roboloop.run.config import Experiment
 from roboloop.track.read import find_runs
 
 if TYPE_CHECKING:
@@ -93,7 +94,8 @@ def _settle(known: Namespace, on_gpu: bool, num_runs: int | None) -> tuple[Engin
     elif known.on.partition(":")[0] == "slurm":
         from roboloop.launch.on_slurm import OnSlurm
 
-        engine = OnSlurm(known.on.partition(":")[2], known.cores_per_run or 1, on_gpu, known.memory_mb)
+        needs = (known.cores_per_run or 1, on_gpu, known.memory_mb, known.timeout_s)
+        engine = OnSlurm(known.on.partition(":")[2], *needs)
     else:
         raise ConfigError(f"--on {known.on}: runs are started on local, ray, ray://HOST:PORT or slurm[:PARTITION]")
     slots = engine.slots(known.slots, num_runs)
@@ -122,12 +124,12 @@ def stop(args: list[str]) -> int:
     """Let runs save and end; those of a sweep stay so until they are requeued."""
     options = Options(prog="roboloop stop", allow_abbrev=False)
     options.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="runs; a whole sweep by its directory")
+    left = False
     for path in options.parse_args(args).runs:
-        pid = plan.launcher_pid(path)
-        if pid is not None:
-            plan_command = shlex.join(["roboloop", *plan.read(path)["command"]])
-            os.kill(pid, signal.SIGTERM)
-            print(f"{path}: its launcher and all its runs save and end; go on with: {plan_command}")
+        launcher = plan.launcher_of(path)
+        if launcher is not None:
+            print(f"{path}: {end_launcher(path, launcher)}")
+            left = left or not launcher.is_here
             continue
         planned = plan.jobs_at(path)
         single = plan.sweep_of(path) is not None
@@ -136,13 +138,17 @@ def stop(args: list[str]) -> int:
                 job.hold()  # of a sweep as a whole nothing is held: its command goes on with it
             ended = job.send(signal.SIGTERM)
             print(f"{job}: {told(job, ended)}")
-    return 0
+            left = left or (not ended and is_left_running(job))
+    return DataError.exit_code if left else 0
 
 
 def requeue(args: list[str]) -> int:
     """Let runs of a sweep be started again that were stopped or failed."""
     options = Options(prog="roboloop requeue", allow_abbrev=False)
     options.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    from roboloop.launch.search import finished_trials
+
+    over, refused = functools.cache(finished_trials), False
     for path in options.parse_args(args).runs:
         jobs = plan.jobs_at(path)
         if not jobs:
@@ -154,11 +160,15 @@ def requeue(args: list[str]) -> int:
                 continue
             around = plan.sweep_of(job.path)
             assert around is not None
+            if job.path.relative_to(around).parts[0] in over(around):
+                refused = True
+                print(f"{job}: its trial is over; a larger --trials asks for more")
+                continue
             job.requeue()
             command = shlex.join(["roboloop", *plan.read(around)["command"]])
-            turn = "starts in its turn" if plan.launcher_pid(around) else f"starts with: {command}"
+            turn = "starts in its turn" if plan.launcher_of(around) else f"starts with: {command}"
             print(f"{job}: {turn}")
-    return 0
+    return DataError.exit_code if refused else 0
 
 
 def tail(args: list[str]) -> int:
@@ -226,17 +236,30 @@ def _sweep(source: str | None, known: Namespace, flags: list[str], options: Opti
             raise ConfigError(f"sweep: unknown option {flag}{nearest(flag, [*own, *config_flags])}")
     if flags:
         wanted = replace(wanted, base=config_of(wanted.base, flags))
-    axes = {**wanted.axes, **dict(_axis(words) for words in known.axis)}
-    return replace(wanted, axes=axes, seeds=known.seeds or wanted.seeds, name=known.name or wanted.name)
+    axes = _axes(known.axis, wanted.base)
+    seeds = read_seeds(known.seeds) if known.seeds else wanted.seeds
+    return replace(wanted, axes={**wanted.axes, **axes}, seeds=seeds, name=known.name or wanted.name)
 
 
-def _axis(words: list[str]) -> tuple[str, list[Any]]:
+def _axes(given: list[list[str]], base: Experiment) -> dict[str, list[Any]]:
+    axes: dict[str, list[Any]] = {}
+    for words in given:
+        key = spelled(words[0])
+        if key in axes:
+            raise ConfigError(f"--axis {words[0]} is given twice: one --axis takes all its values")
+        axes[key] = _values(words, is_text(base, key))
+    return axes
+
+
+def _values(words: list[str], is_text: bool) -> list[Any]:
+    """Return the values of an axis as YAML reads them; where the key takes text, off and 1 are words."""
     import yaml
 
     if len(words) < 2:
         raise ConfigError(f"--axis {words[0]} needs values")
     try:
-        return spelled(words[0]), [yaml.safe_load(word) for word in words[1:]]
+        read = [(word, yaml.safe_load(word)) for word in words[1:]]
+        return [word if is_text and isinstance(value, bool | int | float) else value for word, value in read]
     except yaml.YAMLError:
         raise ConfigError(f"--axis {words[0]}: {' '.join(words[1:])!r} cannot be read") from None
 

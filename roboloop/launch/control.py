@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 import signal
-import subprocess
-import time
 from pathlib import Path
 
 from roboloop.core.errors import DataError
 from roboloop.launch import plan
-from roboloop.launch.job import ROBOLOOP, Job, take
+from roboloop.launch.job import Job
 
 
 def stop_run(path: Path) -> str:
@@ -24,7 +22,33 @@ def stop_run(path: Path) -> str:
 
 def told(job: Job, ended: bool) -> str:
     """Return what becomes of a run that was asked to end."""
-    return f"{'saves and ends' if ended else 'does not run'}{'; held' if job.is_held() else ''}"
+    held = "; held" if job.is_held() else ""
+    if ended:
+        return f"saves and ends{held}"
+    host = job.host_elsewhere()
+    if host and is_left_running(job):
+        return f"runs on {host}; stop it there{held}"
+    return f"{f'its launcher lets it save and end on {host}' if host else 'does not run'}{held}"
+
+
+def is_left_running(job: Job) -> bool:
+    """Say whether a run is on another machine, and nobody there hears that it is held."""
+    sweep = plan.sweep_of(job.path)
+    launched = sweep is not None and plan.launcher_of(sweep) is not None
+    return bool(job.host_elsewhere()) and not (launched and job.is_held())
+
+
+def end_launcher(sweep: Path, launcher: plan.LauncherAt) -> str:
+    """Let a launcher and its runs end, and say what happens; one of another machine only there."""
+    if not launcher.is_here:
+        host = launcher.host or "a machine that its lock does not name"
+        return f"its launcher is process {launcher.pid} on {host}; stop it there"
+    command = shlex.join(["roboloop", *plan.read(sweep)["command"]])
+    try:
+        os.kill(launcher.pid, signal.SIGTERM)
+    except OSError as error:  # it has just ended, or is another user's
+        raise DataError(f"{sweep}: its launcher, process {launcher.pid}, cannot be told: {error.strerror}") from None
+    return f"its launcher and all its runs save and end; go on with: {command}"
 
 
 def resume_run(path: Path) -> str:
@@ -39,25 +63,10 @@ def resume_run(path: Path) -> str:
         raise DataError(f"{path} is done")
     if sweep is not None and job.is_held():
         job.requeue()
-    if sweep is not None and plan.launcher_pid(sweep) is not None:
+    if sweep is not None and plan.launcher_of(sweep) is not None:
         job.requeue()
         return "starts in its turn"
-    words = ["train", "--resume", str(path)]
-    job.folder.mkdir(parents=True, exist_ok=True)
-    with open(job.folder / "lock", "a") as lock, open(job.log, "ab") as log:
-        if not take(lock):
-            raise DataError(f"{path} runs already")
-        job.note(pid=None, exit_code=None, why="", started_unix_s=time.time())
-        log.write(f"$ roboloop {shlex.join(words)}\n".encode())
-        log.flush()
-        process = subprocess.Popen(
-            [*ROBOLOOP, *words],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            pass_fds=(lock.fileno(),),  # as a launcher does: whether it lives is asked of the kernel
-            env=dict(os.environ),
-        )
-    job.note(pid=process.pid)
+    process = job.spawn(["train", "--resume", str(path)], None, lambda _: None)
+    if process is None:
+        raise DataError(f"{path} runs already")
     return f"goes on as process {process.pid}"

@@ -21,6 +21,8 @@ from roboloop.launch.slots import Slot
 from roboloop.launch.sweep import Planned
 from roboloop.run.config import Experiment
 
+BROKEN = 1
+"""Taken for the exit code of a run that could not even be started."""
 BAD_INPUT = 2
 EXISTS = 3
 KILLED = -9

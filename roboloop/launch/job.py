@@ -7,6 +7,7 @@
 | ``facts.json`` | slot, process, time of the last start, and how it ended |
 | ``lock`` | held by the running process from before it exists until it is gone, however it ends |
 | ``hold``, ``requeue`` | wishes of ``roboloop stop`` and ``roboloop requeue`` |
+| ``slurm``, ``signal`` | what submitit keeps of a Slurm job, and a signal that the job is to hand on to the run |
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -28,13 +30,17 @@ from roboloop.core.config import to_dict
 from roboloop.core.errors import DataError
 from roboloop.core.files import read_json, replace_atomic
 from roboloop.launch.slots import Slot, pinned
-from roboloop.launch.sweep import Planned
+from roboloop.launch.sweep import Planned, differences
+from roboloop.run.config import Experiment
 from roboloop.run.rundir import RunDir
 from roboloop.track.read import RunInfo, boot_id, process_alive, read_run
 
 FOLDER = "launch"
+SLURM = "slurm"
+SIGNAL = "signal"
 ROBOLOOP = (sys.executable, "-m", "roboloop.cli")
 """The command, whatever PATH says."""
+_NO_PLACE = dict.fromkeys(("slot", "cpus", "gpu"))
 _TAIL_BYTES = 4096
 _LOOK_S = 1.0
 """Longer than anybody takes to look whether a lock is held."""
@@ -79,8 +85,19 @@ class Job:
         if info is not None and info.state == "running":  # its own word is the newest
             with contextlib.suppress(DataError, KeyError, ValueError, TypeError):
                 status = read_json(self.path / "status.json")
-                return int(status["pid"]) if status["boot_id"] == boot_id() else None
+                # both, since containers of one machine share its boot and count processes each for itself
+                ours = (status["boot_id"], status["host"]) == (boot_id(), socket.gethostname())
+                return int(status["pid"]) if ours else None
         return noted if isinstance(noted, int) and process_alive(noted) and self.is_locked() else None
+
+    def host_elsewhere(self) -> str:
+        """Return the machine that the run says it runs on, where that is not this one; empty otherwise."""
+        info = self.info()
+        if info is None or info.state != "running" or self.pid is not None:
+            return ""
+        with contextlib.suppress(DataError, KeyError, TypeError):
+            return str(read_json(self.path / "status.json")["host"])
+        return ""
 
     def is_live(self) -> bool:
         """Say whether a process works on the run, or is about to; for the launcher alone, since it tries the lock."""
@@ -92,7 +109,10 @@ class Job:
         info = self.info()
         if info is None or info.state != "done" or self.facts().get("exit_code") not in (None, 0):
             return False
-        return self.planned is None or self._steps() >= self.planned.config.steps
+        if self.planned is None:
+            return True
+        there = self._config()
+        return there is not None and there.steps >= self.planned.config.steps
 
     def is_held(self) -> bool:
         """Say whether the user has stopped it."""
@@ -120,55 +140,62 @@ class Job:
     def command(self) -> list[str]:
         """Return what a user would type after ``roboloop`` to start the run or to go on with it."""
         assert self.planned is not None
-        steps = self.planned.config.steps
-        if (self.path / "config.yaml").exists() and self._steps() < steps:  # the sweep was made longer
-            return ["train", "--resume", str(self.path), "--steps", str(steps)]
+        there, info = self._config(), self.info()
+        changed = {key: new for key, _, new in differences(there, self.planned.config)} if there else {}
+        is_finished = info is not None and info.state == "done" and "steps" not in changed
+        if changed and not is_finished:  # the sweep is longer, or other in what a resumed run may be given anew
+            flags = [word for key, value in changed.items() for word in _flag(key, value)]
+            return ["train", "--resume", str(self.path), *flags]
         return ["train", "--config", str(self.folder / "config.yaml"), "--resume"]
 
     def start(
         self, slot: Slot, warn: Callable[[str], None], through: Sequence[str] = ()
     ) -> subprocess.Popen[bytes] | None:
-        """Start the run in a slot, in a session of its own, so that it outlives us; none if it runs already.
-
-        ``through`` are arguments of Python before the words of the command, for a program that becomes roboloop.
-        """
+        """Start the run in a slot; none if it runs already. For ``through`` see ``spawn``."""
         import yaml
 
         assert self.planned is not None
         self.folder.mkdir(parents=True, exist_ok=True)
         config = yaml.safe_dump(to_dict(self.planned.config), sort_keys=False)
         replace_atomic(self.folder / "config.yaml", config.encode())
-        words = self.command()
+        return self.spawn(self.command(), slot, warn, through)
+
+    def spawn(
+        self, words: Sequence[str], slot: Slot | None, warn: Callable[[str], None], through: Sequence[str] = ()
+    ) -> subprocess.Popen[bytes] | None:
+        """Start a command that works on the run, in a session of its own, so that it outlives us; none if one does.
+
+        ``through`` are arguments of Python before the words of the command, for a program that becomes roboloop.
+        """
+        place = {"slot": slot.index, "cpus": slot.cpus, "gpu": slot.gpu} if slot else _NO_PLACE
+        self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / "lock", "a") as lock, open(self.log, "ab") as log:
             if not take(lock):
                 return None
-            self.note(pid=None, slot=slot.index, cpus=slot.cpus, gpu=slot.gpu, exit_code=None, why="",
-                      started_unix_s=time.time())  # fmt: skip
+            self.note(**place, pid=None, exit_code=None, why="", started_unix_s=time.time())
             log.write(f"$ roboloop {shlex.join(words)}\n".encode())
             log.flush()
-            process = self._spawn([*(through or ROBOLOOP[1:]), *words], slot, warn, lock.fileno(), log.fileno())
+            with pinned(slot.cpus, warn) if slot else contextlib.nullcontext():
+                process = subprocess.Popen(
+                    [sys.executable, *(through or ROBOLOOP[1:]), *words],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    pass_fds=(lock.fileno(),),  # the child's from now on: the kernel drops the lock when it dies
+                    env={**os.environ, **(slot.variables() if slot else {})},
+                )
         self.note(pid=process.pid)
         return process
 
-    def _spawn(
-        self, words: Sequence[str], slot: Slot, warn: Callable[[str], None], lock_fd: int, log_fd: int
-    ) -> subprocess.Popen[bytes]:
-        with pinned(slot.cpus, warn):
-            return subprocess.Popen(
-                [sys.executable, *words],
-                stdin=subprocess.DEVNULL,
-                stdout=log_fd,
-                stderr=log_fd,
-                start_new_session=True,
-                pass_fds=(lock_fd,),  # the lock is the child's from now on: the kernel drops it when it dies
-                env={**os.environ, **slot.variables()},
-            )
-
     def send(self, number: signal.Signals) -> bool:
-        """Send a signal to the run's process; say whether there was one."""
+        """Send a signal to the run's process; say whether there was one, here or as a Slurm job elsewhere."""
         pid = self.pid
         if pid is None:
-            return False
+            heard = (self.folder / SLURM).is_dir() and bool(self.host_elsewhere())
+            if heard:  # such a job outlives its launcher, and looks here for as long as it lives
+                (self.folder / SIGNAL).write_text(str(int(number)))
+            return heard
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
         return True
@@ -184,11 +211,12 @@ class Job:
         said = [line.strip() for line in lines if line.strip() and not line.startswith("$ ")]
         return said[-1] if said else ""
 
-    def _steps(self) -> int:
+    def _config(self) -> Experiment | None:
+        """Return the config that the run was begun with; none where it has not begun, or cannot be read."""
         try:
-            return RunDir.open(self.path).config.steps
+            return RunDir.open(self.path).config
         except DataError:
-            return 0
+            return None
 
     def is_locked(self) -> bool:
         """Say whether a started process lives: it holds the lock that it was born with."""
@@ -200,6 +228,14 @@ class Job:
         except BlockingIOError:
             return True
         return False
+
+
+def _flag(key: str, value: Any) -> list[str]:
+    """Return a config key and its value as ``roboloop train`` takes them."""
+    *sections, name = key.replace("_", "-").split(".")
+    if isinstance(value, bool):
+        return [f"--{'.'.join([*sections, name if value else f'no-{name}'])}"]
+    return [f"--{'.'.join([*sections, name])}", *map(str, value if isinstance(value, list) else [value])]
 
 
 def take(lock: IO[str]) -> bool:

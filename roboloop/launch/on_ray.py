@@ -8,12 +8,14 @@ from dataclasses import asdict
 from signal import Signals
 from typing import Any
 
-from roboloop.core.cluster import connect
+from roboloop.core.cluster import connect, telling_line
 from roboloop.core.errors import ConfigError
-from roboloop.launch.engine import BAD_INPUT, EXISTS, KILLED, Errand, Trial
+from roboloop.launch.engine import BAD_INPUT, BROKEN, EXISTS, KILLED, Errand, Trial
 from roboloop.launch.job import Job
 from roboloop.launch.slots import Slot
 
+_RESOURCES = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
+"""What Ray calls what an actor asks for."""
 _SEND_S = 5.0
 
 
@@ -30,12 +32,14 @@ class OnRay:
 
     def slots(self, wanted: int | None, num_runs: int | None) -> list[Slot]:
         """Return as many slots as the cluster has room for runs; where each run is, is for the cluster to say."""
-        has, name = self.ray.cluster_resources(), {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
-        room = min(int(has.get(name[key], 0.0) // need) for key, need in self._needs.items() if need)
+        needs = {_RESOURCES[key]: need for key, need in self._needs.items() if need}
+        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        # a run is on one machine, so that what several have left over is no room
+        room = sum(min(int(has.get(name, 0.0) // need) for name, need in needs.items()) for has in nodes)
         if room < 1:
-            needs = ", ".join(f"{need:g} {name[key]}" for key, need in self._needs.items() if need)
-            raise ConfigError(f"the Ray cluster has no room for a run: one needs {needs}, all machines together have "
-                              f"{has.get('CPU', 0.0):g} CPU, {has.get('GPU', 0.0):g} GPU")  # fmt: skip
+            one = ", ".join(f"{need:g} {name}" for name, need in needs.items())
+            most = ", ".join(f"{max((has.get(name, 0.0) for has in nodes), default=0.0):g} {name}" for name in needs)
+            raise ConfigError(f"the Ray cluster has no room for a run: one needs {one}, a machine has at most {most}")
         return [Slot(index, (), self.cores_per_run) for index in range(min(wanted or room, num_runs or room))]
 
     def describe(self, slots: list[Slot]) -> str:
@@ -75,17 +79,24 @@ class RayRun:
                 self._hear(answer)
             else:
                 self.returncode = answer
-        except self._ray.exceptions.RayError:
-            dead = [node["NodeID"] for node in self._ray.nodes() if not node["Alive"]]
-            self.machine_lost = self._node is None or self._node in dead
-            lost = f"its machine was lost, node {self._node[:8]}" if self._node else "its machine was lost"
-            self.why = lost if self.machine_lost else "its actor is gone"
-            self.returncode = KILLED
+        except self._ray.exceptions.RayError as error:
+            # one that cannot be reached for now is asked again: Ray knows soon whether it is lost, and with its machine
+            if self._node is None or not isinstance(error, self._ray.exceptions.ActorUnavailableError):
+                self._mourn(error)
         if self.returncode is None:
             self._answer = self._actor.poll_soon.remote()
         else:
             self._ray.kill(self._actor)
         return self.returncode
+
+    def _mourn(self, error: Exception) -> None:
+        """Tell the loss of a machine, which the run goes on after, from an end of its own, which counts."""
+        raised = isinstance(error, self._ray.exceptions.RayTaskError)  # by our own code, on a machine that is well
+        where = "" if raised else f"{self._node} {error}"  # of an actor that never answered, Ray says where it was
+        lost = next((node["NodeID"] for node in self._ray.nodes() if not node["Alive"] and node["NodeID"] in where), "")
+        self.machine_lost = bool(lost)
+        self.why = f"its machine was lost, node {lost[:8]}" if lost else telling_line(error)
+        self.returncode = KILLED if lost or self._node else BROKEN
 
     def _hear(self, answer: dict[str, Any]) -> None:
         self._node = answer.get("node")

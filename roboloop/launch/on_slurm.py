@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Callable
@@ -11,32 +12,35 @@ from typing import Any
 
 from roboloop.core.errors import ConfigError, needs_extra
 from roboloop.launch.engine import EXISTS, KILLED, Errand, Trial
-from roboloop.launch.job import FOLDER, Job
+from roboloop.launch.job import SIGNAL, SLURM, Job
 from roboloop.launch.slots import Slot
 
 TRY = "local"
 """A partition of this name is submitit's stand-in for Slurm: processes of this machine."""
 MOST_JOBS = 100
-_SIGNAL = "signal"
+_SPARE_S = 300.0
+"""From a run's own limit of time to that of its Slurm job, to save in: Slurm warns jobs 90 s before it ends them."""
+_TRY_MIN = 7 * 24 * 60
 _POLL_S = 0.5
 
 
 class OnSlurm:
     """Submits runs; Slurm says where and when."""
 
-    def __init__(self, partition: str, cores_per_run: int, on_gpu: bool, memory_mb: int) -> None:
+    def __init__(
+        self, partition: str, cores_per_run: int, on_gpu: bool, memory_mb: int, timeout_s: float = 0.0
+    ) -> None:
         with needs_extra("--on slurm", ("submitit",), "slurm"):
             import submitit
         self._submitit, self._partition, self.cores_per_run = submitit, partition, cores_per_run
-        self._needs: dict[str, Any] = {
-            "cpus_per_task": cores_per_run,
-            "gpus_per_node": int(on_gpu),
-            "tasks_per_node": 1,
-        }
-        if memory_mb:
-            self._needs["mem_gb"] = memory_mb / 1000
-        if partition and partition != TRY:
-            self._needs["slurm_partition"] = partition
+        time_min = math.ceil((timeout_s + _SPARE_S) / 60) if timeout_s else None
+        self._needs: dict[str, Any] = {"gpus_per_node": int(on_gpu)}
+        if partition == TRY:
+            self._needs |= {"timeout_min": time_min or _TRY_MIN, "tasks_per_node": 1}
+        else:  # without a time it is the partition's; submitit's AutoExecutor would make that five minutes
+            self._needs |= {"time": time_min, "ntasks_per_node": 1, "cpus_per_task": cores_per_run}
+            self._needs |= {"mem": f"{memory_mb}M" if memory_mb else None, "partition": partition or None}
+        self._executor(Path())  # which tells whether there is a Slurm, before anything is begun
 
     def slots(self, wanted: int | None, num_runs: int | None) -> list[Slot]:
         """Return as many slots as jobs may be submitted at once."""
@@ -49,15 +53,23 @@ class OnSlurm:
 
     def start(self, job: Job, slot: Slot, warn: Callable[[str], None]) -> SlurmRun:
         """Submit a run."""
-        cluster = TRY if self._partition == TRY else "slurm"
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+        executor = self._executor(job.folder / SLURM)
+        executor.update_parameters(job_name=f"roboloop-{job.path.name}", **self._needs)
+        (job.folder / SIGNAL).unlink(missing_ok=True)
+        job.note(exit_code=None, host=None)
         try:
-            executor = self._submitit.AutoExecutor(folder=job.folder / "slurm", cluster=cluster)
+            return SlurmRun(executor.submit(run_there, asdict(Errand.of(job)), self.cores_per_run), job)
+        except (FailedJobError, FailedSubmissionError, FileNotFoundError) as error:
+            said = [line for line in str(error).splitlines() if line.strip()] or ["it did not say why"]
+            raise ConfigError(f"--on slurm: the job of {job} was refused: {said[-1].strip()}") from None
+
+    def _executor(self, folder: Path) -> Any:
+        try:
+            return (self._submitit.LocalExecutor if self._partition == TRY else self._submitit.SlurmExecutor)(folder)
         except RuntimeError as error:
             raise ConfigError(f"--on slurm: {str(error).splitlines()[0]}") from None
-        executor.update_parameters(name=f"roboloop-{job.path.name}", timeout_min=60 * 24 * 7, **self._needs)
-        (job.folder / _SIGNAL).unlink(missing_ok=True)
-        job.note(exit_code=None)
-        return SlurmRun(executor.submit(run_there, asdict(Errand.of(job)), self.cores_per_run), job)
 
     def close(self) -> None:
         """Hold nothing: what was submitted goes on."""
@@ -85,7 +97,7 @@ class SlurmRun:
         """Leave the signal where the run's machine looks; a job that has not begun, or does not hear, is cancelled."""
         if self._job.facts().get("host") is None or number == signal.SIGKILL:
             self._submitted.cancel(check=False)
-        (self._job.folder / _SIGNAL).write_text(str(int(number)))
+        (self._job.folder / SIGNAL).write_text(str(int(number)))
         return True
 
 
@@ -93,13 +105,14 @@ def run_there(errand: dict[str, Any], num_cores: int) -> int:
     """Run to the end, on the machine that Slurm has picked."""
     trial = Trial()
     asked: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT):  # of Slurm itself: the time is over, or the job is cancelled
-        signal.signal(number, lambda got, _: asked.append(got))
+    # of Slurm itself: the job is cancelled, or will be since its time is nearly over (USR2, which submitit asks for)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+        signal.signal(number, lambda *_: asked.append(signal.SIGTERM))
     answer = trial.start(errand, num_cores, None)
     if "error" in answer:
         raise RuntimeError(answer["error"])
     job = Job(Path(errand["path"]))
-    wish = job.path / FOLDER / _SIGNAL
+    wish = job.folder / SIGNAL
     if answer["pid"] is None:  # somebody works on it
         job.note(exit_code=EXISTS)
         return EXISTS

@@ -5,33 +5,49 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from roboloop.core.errors import DataError
 from roboloop.core.files import read_json, replace_atomic, take_lock
 from roboloop.launch.job import Job
 from roboloop.launch.sweep import Planned
-from roboloop.track.read import SWEEP
+from roboloop.track.read import SWEEP, boot_id
+
+
+class LauncherAt(NamedTuple):
+    """The process that runs a sweep, and where: on shared storage that may be another machine."""
+
+    pid: int
+    host: str
+    """Empty in a lock that was written before locks said it, or is being written now."""
+    boot: str = ""
+
+    @property
+    def is_here(self) -> bool:
+        """Say whether its process id means that process to us; a container has the boot of its machine."""
+        return (self.host, self.boot) == (socket.gethostname(), boot_id())
 
 
 @contextlib.contextmanager
 def launching(sweep: Path) -> Iterator[None]:
     """Be the only launcher of a sweep."""
     (sweep / SWEEP).mkdir(parents=True, exist_ok=True)
-    with take_lock(sweep / SWEEP, "swept by"):
+    with take_lock(sweep / SWEEP, "swept by", socket.gethostname(), boot_id()):
         yield
 
 
-def launcher_pid(sweep: Path) -> int | None:
-    """Return the process that runs a sweep, if there is one."""
+def launcher_of(sweep: Path) -> LauncherAt | None:
+    """Return who runs a sweep, if anybody does."""
     try:
         with open(sweep / SWEEP / "lock") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                return int(lock.read())
+                pid, *where = lock.read().split()
+                return LauncherAt(int(pid), *[*where, ""][:2])
     except (OSError, ValueError):
         pass
     return None

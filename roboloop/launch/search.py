@@ -22,9 +22,10 @@ from roboloop.launch.engine import Engine
 from roboloop.launch.job import Job
 from roboloop.launch.launcher import Launcher, Rules, conclude
 from roboloop.launch.slots import Slot
-from roboloop.launch.sweep import SCORE, Planned, Sweep, check_existing, flat, of_seed, planned
+from roboloop.launch.sweep import SCORE, Planned, Sweep, check_existing, of_seed, planned
 from roboloop.track.metrics import score
 from roboloop.track.read import SWEEP, read_jsonl
+from roboloop.track.summary import flatten
 from roboloop.track.terminal import number
 
 if TYPE_CHECKING:
@@ -114,6 +115,8 @@ class Trials:
         if state in ("stopped", "held") or trial.storage.get_trial(trial._trial_id).state.is_finished():
             return
         rows = curve(job.path, self.sweep.metric)
+        if state == "done" and not rows:
+            _check_metric(job.path, self.sweep.metric)
         if state == "done" and rows:
             assert job.planned is not None
             if job.planned.seed == self.sweep.seeds[0]:
@@ -131,7 +134,7 @@ class Trials:
         """Return the runs of a trial, and write down that there are such; settings that contradict each other fail."""
         settings = {key: json.loads(value) if key in self.sweep.axes else value for key, value in params.items()}
         try:
-            first = planned(self.sweep, settings, self.sweep.seeds[0], f"trial-{number:04}")
+            first = planned(self.sweep, settings, self.sweep.seeds[0], _variant(number))
         except ConfigError as error:
             import optuna
 
@@ -187,7 +190,7 @@ def best(sweep: Sweep, study: optuna.Study) -> str:
     top = max(done, key=lambda trial: sign * (trial.value or 0.0))
     assert top.value is not None
     settings = " ".join(f"--{key.replace('_', '-')} {value}" for key, value in top.params.items())
-    return f"best: trial-{top.number:04}, {sweep.metric} {number(top.value)}: {settings}"
+    return f"best: {_variant(top.number)}, {sweep.metric} {number(top.value)}: {settings}"
 
 
 def open_study(sweep: Sweep) -> optuna.Study:
@@ -207,11 +210,38 @@ def open_study(sweep: Sweep) -> optuna.Study:
         pruner=optuna.pruners.MedianPruner(UNPRUNED_TRIALS, int(UNPRUNED_SHARE * sweep.base.steps)),
     )
     about = _about(sweep)
+    free = () if _has_values(study) else ("metric",)  # a misspelt one can be mended: nothing was judged by it
     for key, value in study.user_attrs.get("about", {}).items():
-        if about.get(key) != value:
+        if about.get(key) != value and key not in free:
             raise ConfigError(f"{journal} is a search with another {key}: give another --name")
     study.set_user_attr("about", about)
     return study
+
+
+def finished_trials(sweep: Path) -> set[str]:
+    """Return the variants of a search that are judged, or failed; none where a sweep is no search."""
+    journal = sweep / SWEEP / JOURNAL
+    if not journal.exists():
+        return set()
+    with needs_extra("a search", ("optuna",), EXTRA):
+        import optuna
+    from optuna.storages.journal import JournalFileBackend
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    storage = optuna.storages.JournalStorage(JournalFileBackend(str(journal)))
+    try:
+        study = optuna.load_study(study_name=sweep.resolve().name, storage=storage)
+    except KeyError:  # killed before it had begun
+        return set()
+    return {_variant(trial.number) for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()}
+
+
+def _variant(trial: int) -> str:
+    return f"trial-{trial:04}"
+
+
+def _has_values(study: optuna.Study) -> bool:
+    return any(trial.value is not None or trial.intermediate_values for trial in study.get_trials(deepcopy=False))
 
 
 def sampler(sweep: Sweep, trial: int) -> optuna.samplers.BaseSampler:
@@ -281,6 +311,17 @@ def curve(run: Path, metric: str) -> list[tuple[int, float]]:
     return found
 
 
+def _check_metric(run: Path, metric: str) -> None:
+    """Refuse a metric that a finished run has no column of: no other trial would have it either."""
+    try:
+        columns = {key for row in read_jsonl(run / "metrics.jsonl") for key in row} - {"step"}
+    except DataError:  # a damaged log is that run's own affair
+        return
+    if ("eval/return" if metric == SCORE else metric) not in columns:
+        hint = nearest(metric, sorted(columns))
+        raise ConfigError(f"the search looks at '{metric}', which {run / 'metrics.jsonl'} does not have{hint}")
+
+
 def _ends(sweep: Sweep, key: str, wanted: Any) -> tuple[Any, Any]:
     """Return a range's ends as the config has that key: whole numbers or not."""
     if not isinstance(wanted, Mapping) or not {"low", "high"} <= set(wanted):
@@ -301,7 +342,7 @@ def _ends(sweep: Sweep, key: str, wanted: Any) -> tuple[Any, Any]:
 
 def _about(sweep: Sweep) -> dict[str, Any]:
     """Return all that the answers of a search depend on, as JSON values."""
-    base = {key: value for key, value in flat(to_dict(sweep.base)).items() if key not in ("experiment", "runs_dir")}
+    base = {key: value for key, value in flatten(to_dict(sweep.base)).items() if key not in ("experiment", "runs_dir")}
     about = {"space": dict(sweep.space), "axes": dict(sweep.axes), "metric": sweep.metric, "goal": sweep.goal,
              "seeds": list(sweep.seeds), "base": base}  # fmt: skip
     plain: dict[str, Any] = json.loads(json.dumps(about))

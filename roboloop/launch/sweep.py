@@ -7,6 +7,8 @@ import hashlib
 import itertools
 import json
 import re
+import types
+import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +19,7 @@ from roboloop.core.errors import ConfigError, nearest
 from roboloop.run.commands import MAY_CHANGE, base_config, config_of
 from roboloop.run.config import Experiment
 from roboloop.run.rundir import RunDir, run_path
+from roboloop.track.summary import flatten
 
 KEYS = ("name", "base", "set", "axes", "zip", "exclude", "seeds", "space", "metric", "goal")
 """Of a sweep file."""
@@ -28,6 +31,8 @@ SCORE = "score"
 _MAX_NAME = 80
 _OWN = {"experiment": "name", "runs_dir": "--runs-dir"}
 """Config keys that a sweep sets itself, and how to say them."""
+_IN_VAIN = {"seed": "seeds", "experiment": "name"}
+"""Config keys of the base that the runs of a sweep never have, and how to say them."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ def read_sweep(path: Path) -> Sweep:
         parts = data.get(key, [])
         if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
             raise ConfigError(f"{path}: '{key}' must be a list of config keys with values")
-    config = override(_base(data.get("base"), path), nested(data.get("set", {})))
+    config = _config(data.get("base"), data.get("set", {}), path)
     for key, value in (("name", path.stem), ("metric", SCORE), ("goal", "max")):
         if not isinstance(data.setdefault(key, value), str):
             raise ConfigError(f"{path}: '{key}' must be a name, not {data[key]!r}")
@@ -94,7 +99,7 @@ def read_sweep(path: Path) -> Sweep:
         axes=_axes(data.get("axes", {})),
         zips=[_axes(group) for group in data.get("zip", [])],
         exclude=[{spelled(key): value for key, value in part.items()} for part in data.get("exclude", [])],
-        seeds=_seeds(data.get("seeds", [0])),
+        seeds=read_seeds(data.get("seeds", [0])),
         space={spelled(key): value for key, value in data.get("space", {}).items()},
         metric=data["metric"],
         goal=data["goal"],
@@ -157,18 +162,10 @@ def check_existing(run: Planned) -> None:
 
 def differences(a: Experiment, b: Experiment) -> list[tuple[str, Any, Any]]:
     """Return the keys in which two configs differ, with both values."""
-    flat_a, flat_b = flat(to_dict(a)), flat(to_dict(b))
+    flat_a, flat_b = flatten(to_dict(a)), flatten(to_dict(b))
     return [
         (key, flat_a.get(key), flat_b.get(key)) for key in {**flat_a, **flat_b} if flat_a.get(key) != flat_b.get(key)
     ]
-
-
-def flat(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested sections as one mapping with dotted keys."""
-    found: dict[str, Any] = {}
-    for key, value in data.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -196,6 +193,24 @@ def spelled(key: Any) -> str:
     return name
 
 
+def is_text(config: Experiment, key: str) -> bool:
+    """Say whether a config key takes words; no where there is no such key."""
+    *sections, name = key.split(".")
+    section: Any = config
+    for part in sections:
+        section = getattr(section, part, None)
+    if not dataclasses.is_dataclass(section):
+        return False
+    return _takes_text(typing.get_type_hints(type(section)).get(name))
+
+
+def _takes_text(hint: Any) -> bool:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(map(_takes_text, args))
+    return all(isinstance(arg, str) for arg in args) if origin is typing.Literal else hint is str
+
+
 def variant_name(settings: Mapping[str, Any]) -> str:
     """Return a short name of what a variant changes, path-safe; the environment is a directory of its own."""
     named = {key: value for key, value in settings.items() if key != ENV}
@@ -204,6 +219,13 @@ def variant_name(settings: Mapping[str, Any]) -> str:
     parts = [f"{short}={_text(value)}" for short, value in zip(_short(list(named)), named.values(), strict=True)]
     name = re.sub(r"[^\w.+=,-]+", "-", ",".join(parts))
     return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 9]}-{_digest(named)}"
+
+
+def _config(base: Any, settings: Mapping[str, Any], path: Path) -> Experiment:
+    for key, hint in _IN_VAIN.items():
+        if key in settings or (isinstance(base, dict) and key in base):
+            raise ConfigError(f"{path}: '{key}' is set by the sweep: use {hint}")
+    return override(_base(base, path), nested(settings))
 
 
 def _base(base: Any, path: Path) -> Experiment:
@@ -225,12 +247,13 @@ def _axes(axes: Mapping[Any, Any]) -> dict[str, list[Any]]:
     return {spelled(key): values for key, values in axes.items()}
 
 
-def _seeds(seeds: Any) -> tuple[int, ...]:
+def read_seeds(seeds: Any) -> tuple[int, ...]:
+    """Return the seeds that are asked for, as a number of them or one by one."""
     if type(seeds) is int and seeds > 0:
         return tuple(range(seeds))
     if isinstance(seeds, list) and seeds and all(type(seed) is int and seed >= 0 for seed in seeds):
         return tuple(seeds)
-    raise ConfigError(f"'seeds' must be a number of seeds or a list of them, not {seeds!r}")
+    raise ConfigError(f"'seeds' must be a number of seeds or a list of them, none below 0, not {seeds!r}")
 
 
 def _check(sweep: Sweep) -> None:

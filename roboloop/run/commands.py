@@ -89,6 +89,8 @@ def _reopen(path: Path, flags: list[str]) -> RunDir:
     for flag in [f.split("=")[0] for f in flags if f.startswith("--")]:
         name = flag[2:].replace("_", "-")
         if name not in flag_names(run.config):
+            name = name.replace("no-", "", 1)  # as a switch is turned off
+        if name not in flag_names(run.config):
             raise ConfigError(f"unknown option {flag}{nearest(name, flag_names(run.config))}")
         if not name.startswith(MAY_CHANGE):
             raise ConfigError(f"{flag} cannot change in a resumed run: --fork {path} --at STEP makes a new one")

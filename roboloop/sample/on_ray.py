@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from roboloop import __version__
-from roboloop.core.cluster import connect
+from roboloop.core.cluster import connect, telling_line
 from roboloop.core.errors import ConfigError, UserError
 from roboloop.core.types import PortablePolicy
 from roboloop.data.rollouts import COLUMNS
@@ -284,5 +284,4 @@ class RayPlace:
 def _cause(error: Exception) -> str:
     """Return what Ray says of a lost worker, the telling line first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    telling = next((line for line in lines if "died" in line or "rror:" in line or "killed" in line), lines[0])
-    return "\n".join([f"ended: {telling}", *lines])
+    return "\n".join([f"ended: {telling_line(error)}", *lines])

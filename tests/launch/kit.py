@@ -47,8 +47,13 @@ class Sweep:
         return process.returncode, out
 
     def verb(self, *args: object) -> str:
+        done = self.tell(*args)
+        done.check_returncode()
+        return done.stdout
+
+    def tell(self, *args: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", CODE, *map(str, args)]
-        return subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=60, check=True).stdout
+        return subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=60, check=False)
 
     def started(self) -> list[str]:
         return [line.split(" ")[0] for line in self.order.read_text().splitlines()] if self.order.exists() else []

@@ -2,16 +2,21 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
 
 import pytest
 
+from roboloop.core.config import flag_names, override
+from roboloop.launch.control import resume_run
 from roboloop.launch.job import Job
 from roboloop.launch.slots import Slot
-from roboloop.launch.sweep import Planned
+from roboloop.launch.sweep import Planned, nested
+from roboloop.run.commands import MAY_CHANGE, _reopen
 from roboloop.run.rundir import RunDir
+from roboloop.track.read import boot_id
 
 
 @pytest.fixture
@@ -40,6 +45,30 @@ def test_a_finished_run_of_a_sweep_that_was_made_longer_goes_on(job):
     assert job.is_done()
     assert not longer(job).is_done()
     assert longer(job).command() == ["train", "--resume", str(job.path), "--steps", "900"]
+    config = override(job.planned.config, {"checkpoint": {"keep_last": 9}})  # which is of no use to it
+    assert Job(job.path, job.planned._replace(config=config)).command()[-1] == "--resume"
+
+
+def test_every_setting_that_a_resumed_run_may_be_given_anew_reaches_it(job):
+    new = {
+        "steps": 900, "tensorboard": True, "wandb": True, "observers": ["a", "b"], "observer_budget_s": 1e-7,
+        "algo.processes": 3, "eval.stop_success": 0.5, "eval.stop_evaluations": 4,
+        "sample.on": "ray", "sample.workers": 1, "sample.address": "ray://a:1", "checkpoint.every_episode": True,
+        "checkpoint.keep_last": 9, "record.commit_s": 7.5,
+    }  # fmt: skip
+    for key in new:
+        assert key.replace("_", "-").startswith(MAY_CHANGE)
+        assert key.replace("_", "-") in flag_names(job.planned.config)
+    old = job.planned.config
+    RunDir.create(old, []).close()
+    for config in (override(old, nested(new)), old):  # there and back: what is on is turned off, what is a value none
+        job.planned = job.planned._replace(config=config)
+        train, resume, path, *flags = job.command()
+        assert (train, resume, path) == ("train", "--resume", str(job.path))
+        run = _reopen(job.path, flags)
+        run.close()
+        assert run.config == RunDir.open(job.path).config == config
+        assert job.command()[1] == "--config"
 
 
 def test_a_folder_made_by_the_launcher_is_not_in_the_way_of_a_new_run(job):
@@ -83,6 +112,46 @@ def test_a_process_of_another_machine_is_never_signalled(job):
     assert job.is_live()
     assert job.pid is None
     run.close()
+
+
+def elsewhere(job: Job, **status) -> None:
+    run = RunDir.create(job.planned.config, [])
+    run.close()
+    (job.path / "status.json").write_text(json.dumps({**run.status(), "host": "node7", "boot_id": "another", **status}))
+
+
+def test_a_container_of_this_machine_counts_its_own_processes(job):
+    elsewhere(job, boot_id=boot_id())
+    assert job.pid is None
+    assert job.host_elsewhere() == "node7"
+
+
+def test_a_slurm_job_elsewhere_hears_a_signal_without_its_launcher(job):
+    elsewhere(job)
+    assert not job.send(signal.SIGTERM)  # nobody would look
+    (job.folder / "slurm").mkdir(parents=True)
+    assert job.send(signal.SIGTERM)
+    assert (job.folder / "signal").read_text() == "15"
+    (job.folder / "signal").unlink()
+    (job.path / "status.json").unlink()
+    assert not job.send(signal.SIGTERM)
+    assert not (job.folder / "signal").exists()
+
+
+def test_a_run_that_is_gone_on_with_by_hand_has_no_slot_any_more(job, monkeypatch):
+    monkeypatch.setattr("roboloop.launch.job.ROBOLOOP", (sys.executable, "-c", "pass"))
+    run = RunDir.create(job.planned.config, [])
+    run.write_status("stopped", {"step": 1, "steps": 400})
+    run.close()
+    process = job.start(Slot(3, tuple(os.sched_getaffinity(0)), 1, "0"), pytest.fail)
+    assert process is not None
+    process.wait()
+    assert (job.facts()["slot"], job.facts()["gpu"]) == (3, "0")
+    said = resume_run(job.path)
+    assert said == f"goes on as process {job.facts()['pid']}"
+    assert [job.facts()[key] for key in ("slot", "cpus", "gpu")] == [None, None, None]
+    assert job.log.read_text().endswith(f"$ roboloop train --resume {job.path}\n")
+    os.waitpid(job.facts()["pid"], 0)
 
 
 def test_last_words_are_the_last_line_that_is_not_a_command(job):

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 
 from tests.launch.kit import Sweep, wait_until
 
@@ -134,7 +135,7 @@ def test_two_launchers_of_one_sweep_are_one_too_many(tmp_path):
     wait_until(lambda: sweep.state(0.9, 0) == "running")
     code, out = sweep.run()
     assert (code, out.count("\n")) == (3, 1)
-    assert f"swept by process {launcher.pid}: nothing was changed" in out
+    assert f"swept by process {launcher.pid} on {socket.gethostname()}: nothing was changed" in out
     launcher.terminate()
     launcher.communicate(timeout=60)
 

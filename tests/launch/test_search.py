@@ -105,6 +105,46 @@ def test_a_killed_search_goes_on_with_its_trials(tmp_path):
     assert [trial.state.name for trial in trials(tmp_path)] == ["COMPLETE"] * 2
 
 
+def test_a_metric_that_no_run_has_is_named_at_once_and_mended_by_the_right_one(tmp_path):
+    sweep = searching(tmp_path, "0 1", {}, 2)
+    written(tmp_path, SPACE.replace("space:", "metric: eval/retrun, space:"))
+    for _ in range(2):  # asked again it says so again, and starts nothing more
+        code, out = sweep.run("--slots", 1)
+        assert code == 2, out
+        assert "the search looks at 'eval/retrun'" in out
+        assert out.splitlines()[-1].endswith("does not have; did you mean 'eval/return'?")
+        assert sweep.started() == ["trial-0000/0"]
+        assert [trial.state.name for trial in trials(tmp_path)] == ["RUNNING"]
+    written(tmp_path, SPACE.replace("space:", "metric: eval/return, space:"))
+    assert sweep.run("--slots", 1)[0] == 0
+    assert sorted(sweep.started()) == ["trial-0000/0", "trial-0000/1", "trial-0001/0", "trial-0001/1"]
+    assert [trial.state.name for trial in trials(tmp_path)] == ["COMPLETE"] * 2
+    written(tmp_path, SPACE.replace("space:", "metric: eval/success, space:"))  # by now something was judged by it
+    assert "is a search with another metric" in sweep.run("--slots", 1)[1]
+
+
+def test_a_run_whose_trial_is_over_is_not_requeued(tmp_path):
+    sweep = searching(tmp_path, "0", {0: "fails"}, 1)
+    assert sweep.run("--retries", 0)[0] == 10
+    run = tmp_path / "runs" / "s" / "trial-0000" / "CartPole-v1" / "0"
+    done = sweep.tell("requeue", run)
+    assert done.returncode == 2
+    assert done.stdout == f"{run}: its trial is over; a larger --trials asks for more\n"
+    assert not (run / "launch" / "requeue").exists()
+
+
+def test_a_run_whose_trial_is_open_is_requeued(tmp_path):
+    sweep = searching(tmp_path, "0", {0: "waits once"}, 1)
+    launcher = sweep.begin()
+    run = tmp_path / "runs" / "s" / "trial-0000" / "CartPole-v1" / "0"
+    wait_until((run / "status.json").exists)
+    sweep.verb("stop", run)
+    launcher.communicate(timeout=60)
+    assert "starts with: roboloop sweep" in sweep.verb("requeue", run)
+    assert sweep.run()[0] == 0
+    assert [trial.state.name for trial in trials(tmp_path)] == ["COMPLETE"]
+
+
 def test_settings_that_contradict_each_other_are_a_failed_trial(tmp_path):
     # both ends are possible: 8 envs x 128 steps split into 4 minibatches and into 8, but not into 5, 6 or 7
     text = "{base: cartpole, space: {algo.minibatches: {low: 4, high: 8}}}"

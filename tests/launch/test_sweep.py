@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from roboloop import cli
 from roboloop.core.errors import ConfigError
-from roboloop.launch.sweep import Planned, check_existing, expand, nested, read_sweep, variant_name
+from roboloop.launch.sweep import Planned, check_existing, expand, is_text, nested, read_sweep, variant_name
+from roboloop.run.config import Experiment
 from roboloop.run.rundir import RunDir
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "cartpole-lr.yaml"
@@ -119,6 +121,9 @@ def test_a_base_can_be_a_file_beside_the_sweep(runs, tmp_path):
         ({"seeds": []}, "'seeds' must be"),
         ({"seeds": [1, 1]}, "given twice"),
         ({"seeds": [True]}, "'seeds' must be"),
+        ({"set": {"seed": 5}}, "'seed' is set by the sweep: use seeds"),
+        ({"base": {"seed": 5}}, "'seed' is set by the sweep: use seeds"),
+        ({"set": {"experiment": "x"}}, "'experiment' is set by the sweep: use name"),
         ({"name": "../x"}, "plain word"),
         ({"name": 3}, "must be a name"),
         ({"goal": "up"}, "'max' or 'min'"),
@@ -130,6 +135,32 @@ def test_a_base_can_be_a_file_beside_the_sweep(runs, tmp_path):
 def test_what_cannot_be_is_said_before_anything_starts(runs, keys, message):
     with pytest.raises(ConfigError, match=message):
         runs(**{"base": "cartpole", **keys})
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--axis algo.gamma 0.9 --axis algo.gamma 0.99", "--axis algo.gamma is given twice"),
+        ("--axis eval.every-steps 1 --axis eval.every_steps 2", "--axis eval.every_steps is given twice"),
+        ("--seeds 0 -5", "none below 0, not [0, -5]"),
+        ("--axis sample.real_time off sometimes", "not 'sometimes'"),
+    ],
+)
+def test_flags_that_cannot_be_are_said_before_anything_starts(tmp_path, capsys, words, message):
+    assert cli.main(["sweep", "cartpole", "--runs-dir", str(tmp_path), *words.split(), "--dry-run"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_values_of_a_key_that_takes_text_are_words(tmp_path, capsys):
+    words = "--env.num-envs 1 --axis sample.real_time off process --axis algo.gamma 0.9"
+    assert cli.main(["sweep", "reach", "--runs-dir", str(tmp_path), *words.split(), "--dry-run"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert ["real_time=off,gamma=0.9" in listed[0], "real_time=process,gamma=0.9" in listed[1]] == [True, True]
+    config = Experiment()
+    takes = {
+        key: is_text(config, key) for key in ("device", "sample.real_time", "steps", "observers", "algo", "no.such")
+    }
+    assert [key for key, text in takes.items() if text] == ["device", "sample.real_time"]
 
 
 def test_dotted_keys_and_sections_mean_the_same():

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -81,11 +82,15 @@ def test_a_sweep_whose_machine_dies_loses_no_run_and_equals_an_undisturbed_one(c
     assert undisturbed.read_bytes() == (victim / "metrics.jsonl").read_bytes()
 
 
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def node_of(cluster: Cluster, pid: int) -> str:
     """Return the machine on which a run's process was started: the raylet is its grandparent."""
     family = [pid]
     while family[-1] > 1:
-        family.append(int(Path(f"/proc/{family[-1]}/stat").read_text().rpartition(")")[2].split()[1]))
+        family.append(parent(family[-1]))
     for node in cluster.nodes:
         if any(info.process.pid in family for info in node.all_processes["raylet"]):
             return str(node.node_id)
@@ -93,15 +98,47 @@ def node_of(cluster: Cluster, pid: int) -> str:
 
 
 def test_ctrl_c_lets_runs_in_the_cluster_save_and_the_same_command_goes_on(cluster: Cluster, tmp_path: Path):
-    launcher = begin(tmp_path, cluster.address, 100_000, "--slots", "2")
+    for resumed in (0, 2):
+        launcher = begin(tmp_path, cluster.address, 100_000, "--slots", "2")
+        try:
+            wait_for(lambda n=resumed: len(on_the_way(tmp_path)) == 2 and times_resumed(tmp_path) == n)
+            launcher.send_signal(signal.SIGINT)
+            out, _ = launcher.communicate(timeout=60)
+        finally:
+            launcher.kill()
+        assert launcher.returncode == 4, out
+        assert [state(run) for run in runs(tmp_path)] == ["stopped"] * 2
+
+
+def times_resumed(root: Path) -> int:
+    logs = [run / "launch" / "output.log" for run in runs(root)]
+    return sum(len(re.findall(r"resumed at step [1-9]", log.read_text())) for log in logs)
+
+
+def test_a_start_that_always_fails_is_no_lost_machine_and_ends_the_sweep_with_its_cause(
+    cluster: Cluster, tmp_path: Path
+):
+    for gamma in (0.9, 0.99):
+        for seed in (0, 1):  # where the run's log should be is something else, so that no machine can open it
+            (tmp_path / "runs" / "s" / f"gamma={gamma}" / "point" / str(seed) / "launch" / "output.log").mkdir(
+                parents=True
+            )
+    launcher = begin(tmp_path, cluster.address, 64)
     try:
-        wait_for(lambda: len(on_the_way(tmp_path)) == 2)
-        launcher.send_signal(signal.SIGINT)
-        out, _ = launcher.communicate(timeout=60)
+        out, _ = launcher.communicate(timeout=90)
     finally:
         launcher.kill()
-    assert launcher.returncode == 4, out
-    assert {state(run) for run in runs(tmp_path)} == {"stopped"}
+    assert launcher.returncode == 10, out
+    assert "IsADirectoryError: [Errno 21] Is a directory" in out
+    assert "starts died within 30 s: nothing more is started" in out
+    assert "its machine was lost" not in out
+
+
+def test_runs_that_fit_on_no_machine_are_refused(cluster: Cluster, tmp_path: Path):
+    launcher = begin(tmp_path, cluster.address, 64, "--cores-per-run", "3", "--dry-run")
+    out, _ = launcher.communicate(timeout=60)
+    assert launcher.returncode == 2, out
+    assert "one needs 3 CPU, a machine has at most 2 CPU" in out
 
 
 def test_a_storage_that_a_machine_does_not_see_is_one_line(tmp_path: Path):
@@ -123,3 +160,18 @@ def test_submitit_brings_runs_to_their_end_without_slurm(tmp_path: Path):
     out, _ = launcher.communicate(timeout=120)
     assert launcher.returncode == 0, out
     assert [state(run) for run in runs(tmp_path)] == ["done"] * 2
+
+
+def test_a_run_saves_when_slurm_warns_that_its_time_is_nearly_over(tmp_path: Path):
+    pytest.importorskip("submitit", reason="the extra 'slurm' is not installed")
+    launcher = begin(tmp_path, "slurm:local", 100_000, "--slots", "1", "--seeds", "0")
+    try:
+        wait_for(lambda: on_the_way(tmp_path))
+        (run,) = runs(tmp_path)
+        os.kill(parent(json.loads((run / "status.json").read_text())["pid"]), signal.SIGUSR2)
+        wait_for(lambda: state(run) != "running")
+        launcher.send_signal(signal.SIGINT)
+        out, _ = launcher.communicate(timeout=60)
+    finally:
+        launcher.kill()
+    assert state(run) == "stopped", out
