@@ -119,9 +119,11 @@ def test_stacks_and_n_step_windows_stop_at_the_ends_of_episodes() -> None:
 SEEN = EnvSpec((3, 64, 64), np.dtype(np.uint8), (-1.0,) * 6, (1.0,) * 6, 100)
 CLOTH_OBS = np.dtype([("image", np.uint8, (3, 64, 64)), ("picks", np.float16, (96, 2))])
 CLOTH = EnvSpec((), CLOTH_OBS, (-1.0,) * 5, (1.0,) * 5, 30)
+PAIRS_OBS = np.dtype([("image", np.uint8, (3, 64, 64)), ("picks", np.float16, (64, 4))])
+TWO_HANDS = EnvSpec((), PAIRS_OBS, (-1.0,) * 10, (1.0,) * 10, 20)
 
 
-@pytest.mark.parametrize(("spec", "stack"), [(SEEN, 3), (CLOTH, 1)], ids=["frames", "frames-and-picks"])
+@pytest.mark.parametrize(("spec", "stack"), [(SEEN, 3), (CLOTH, 1), (TWO_HANDS, 1)], ids=["frames", "picks", "pairs"])
 def test_a_transition_costs_hardly_more_than_its_frame(spec: EnvSpec, stack: int) -> None:
     replay = Replay(1000, spec, 1, BatchSpec(8, 3, 0.99, frame_stack=stack), seed=0)
     held = sum(column.nbytes for column in replay._columns().values())

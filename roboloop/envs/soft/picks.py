@@ -9,8 +9,8 @@ from roboloop.envs.soft import geometry
 from roboloop.envs.soft.tasks import CORNER, SoftTask
 from roboloop.envs.soft.view import centres_of, pixels_of
 
-NUM_DRAWN = 96
-"""Candidates that are drawn, of pixels or of pairs."""
+NUM_DRAWN, NUM_PAIRS = 96, 64
+"""Candidates that are drawn, of pixels or of pairs: below 5 % of the picture with which a replay holds them."""
 SAME_M = 0.005
 """Of particles about equally near to a pick the topmost is caught."""
 CORNERS: Array = 2.0 * np.eye(4) - 1.0
@@ -23,8 +23,8 @@ class Picks:
         self._task, self._flex = task, task.flex
         self._sees_pixels, self._size = sees_pixels, picture_size
         self._triangles = self._flex.triangles if self._flex.is_sheet else None
-        is_drawn = task.hands > 1 or sees_pixels
-        self.num_candidates = 4 if task.pick == CORNER else NUM_DRAWN if is_drawn else self._flex.num_particles
+        drawn = NUM_PAIRS if task.hands > 1 else NUM_DRAWN if sees_pixels else self._flex.num_particles
+        self.num_candidates = 4 if task.pick == CORNER else drawn
         self.view = self._flex.view
         """Through which pixels are seen; a camera may be elsewhere in each episode."""
 
@@ -34,7 +34,7 @@ class Picks:
             return CORNERS
         if self._task.hands == 1 and not self._sees_pixels:
             return self._places(points_m)
-        return self._drawn(self._places(points_m), NUM_DRAWN, rng)
+        return self._drawn(self._places(points_m), self.num_candidates, rng)
 
     def draw(self, points_m: Array, rng: np.random.Generator) -> Array:
         """Return one pick ``[P]``, all being equally likely."""
