@@ -134,6 +134,7 @@ def _run(run: RunDir, resume: bool, parts: Parts | None = None) -> int:
     """Train a run to its end, and leave its curve beside it."""
     from roboloop.run.runner import Runner
     from roboloop.run.start import take_over
+    from roboloop.track.curves import traced
     from roboloop.track.plots import plot_runs
     from roboloop.track.sinks import Sink, TensorBoardSink, WandbSink
     from roboloop.track.terminal import Progress
@@ -157,7 +158,7 @@ def _run(run: RunDir, resume: bool, parts: Parts | None = None) -> int:
         if state == "done" and not cfg.eval.episodes:
             progress.note(f"not evaluated yet: roboloop eval {run.path} --checkpoint all")
         with contextlib.suppress(DataError):  # too short a run has nothing to draw
-            progress.note(f"curve: {plot_runs([run.path], run.path / 'plots' / 'curve.png')}")
+            progress.note(f"curve: {plot_runs([traced(run.path)], run.path / 'plots' / 'curve.png')}")
     finally:
         runner.close()
         run.close()

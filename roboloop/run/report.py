@@ -14,11 +14,12 @@ from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.files import replace_atomic
 from roboloop.core.options import Options
 from roboloop.data.dataset import Dataset
+from roboloop.track.commands import add_names
 from roboloop.track.read import find_runs
 from roboloop.track.report import markdown, page
 from roboloop.track.report.document import KEYS, sections
 from roboloop.track.report.refresh import refreshed
-from roboloop.track.summary import RunSummary, load, read_summary, save, without_success
+from roboloop.track.summary import RunSummary, load, read_summary, renamed, save, without_success
 
 _QUANTILES = (0, 0.1, 0.5, 0.9, 1)
 
@@ -39,6 +40,7 @@ def report(args: list[str]) -> int:
             print(f"left out of {run.name}: {note}", file=sys.stderr)
     if not runs:
         raise DataError(left_out[0] if left_out else "report needs runs: directories, or summaries of runs")
+    runs = renamed(runs, dict(known.names))
     out = known.out or (None if known.md or known.save else Path("report.html"))
     only = [key for key in known.only.split(",") if key]
     judged = [without_success(run) for run in runs] if known.by_return else runs
@@ -96,6 +98,7 @@ def _options() -> Options:
     options.add_argument("--title", default="Report")
     options.add_argument("--only", default="", metavar="KEY,KEY", help="these sections alone")
     options.add_argument("--group-by", default="experiment/task", help="what makes one line")
+    add_names(options)
     options.add_argument("--by-return", action="store_true", help="judge by returns, also where success is known")
     options.add_argument("--embed-mb", type=float, default=5.0, help="videos up to this size are in the page itself")
     options.add_argument("--refresh", type=Path, nargs="+", metavar="TEXT.md", help="make the tables of texts anew")

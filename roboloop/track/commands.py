@@ -4,22 +4,47 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from roboloop.core.errors import ConfigError
 from roboloop.core.options import Options
+from roboloop.track.curves import Traced, shown_as, traced
 from roboloop.track.read import find_runs
+from roboloop.track.summary import load
 
 
 def plot(args: list[str]) -> int:
-    """Overlay the curves of runs; a directory of runs stands for all of them."""
+    """Overlay the curves of runs; a directory of runs stands for all of them, a summary for those in it."""
     options = Options(prog="roboloop plot", allow_abbrev=False)
-    options.add_argument("runs", nargs="+", type=Path, help="run directories, or directories of runs")
+    options.add_argument("runs", nargs="+", type=Path, help="run directories, directories of runs, or summaries")
     options.add_argument("--targets", action="store_true", help="returns reached over returns asked for")
+    add_names(options)
     options.add_argument("--out", type=Path, default=Path("curve.png"))
     known = options.parse_args(args)
-    paths: list[Path] = []
-    for path in known.runs:
-        paths += [info.path for info in find_runs(path)] or [path]
-    from roboloop.track.plots import plot_runs
-    from roboloop.track.targets import plot_targets
+    if known.targets and known.names:
+        raise ConfigError("--as renames curves, and --targets draws none")
+    if known.targets:
+        from roboloop.track.targets import plot_targets
 
-    print(plot_targets(paths, known.out) if known.targets else plot_runs(paths, known.out))
+        print(plot_targets([run for path in known.runs for run in _directories(path)], known.out))
+        return 0
+    from roboloop.track.plots import plot_runs
+
+    runs = [run for path in known.runs for run in _traced(path)]
+    names = shown_as([run.experiment for run in runs], dict(known.names))
+    print(plot_runs([run._replace(experiment=name) for run, name in zip(runs, names, strict=True)], known.out))
     return 0
+
+
+def add_names(options: Options) -> None:
+    """Let experiments be shown under other names."""
+    options.add_argument(
+        "--as", dest="names", nargs=2, action="append", default=[], metavar=("EXPERIMENT", "NAME"),
+        help="show an experiment under another name; those of one name are one method",
+    )  # fmt: skip
+
+
+def _directories(path: Path) -> list[Path]:
+    return [info.path for info in find_runs(path)] or [path]
+
+
+def _traced(path: Path) -> list[Traced]:
+    return [run.traced for run in load(path)] if path.is_file() else [traced(run) for run in _directories(path)]

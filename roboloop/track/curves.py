@@ -30,6 +30,15 @@ class Curve(NamedTuple):
     value: Floats
 
 
+class Traced(NamedTuple):
+    """A run as it is drawn: who it is, and its curves by metric."""
+
+    experiment: str
+    task: str
+    seed: int | None
+    curves: Mapping[str, Curve]
+
+
 class Group(NamedTuple):
     """The runs that make one line: per measure, one curve per run that logged it."""
 
@@ -54,6 +63,19 @@ def read_curves(run: Path) -> dict[str, Curve]:
     evaluated = {key: series for key, series in found.items() if key.startswith("eval/")}
     wall = read_timing(run)["wall_s"]
     return {key: _curve(series, wall) for key, series in (evaluated or found).items()}
+
+
+def traced(run: Path) -> Traced:
+    """Return what is drawn of a run directory."""
+    return Traced(*names_of(run), read_curves(run))
+
+
+def shown_as(experiments: Sequence[str], names: Mapping[str, str]) -> list[str]:
+    """Return the names under which experiments are shown; those of one name are one method."""
+    for name in names:
+        if name not in experiments:
+            raise ConfigError(f"no run is of the experiment {name!r}{nearest(name, experiments)}")
+    return [names.get(experiment, experiment) for experiment in experiments]
 
 
 def make_group(label: str, runs: Sequence[Mapping[str, Curve]]) -> Group:

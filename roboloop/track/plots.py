@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from roboloop.core.errors import DataError
-from roboloop.track.curves import MEASURES, Group, described, make_group, members, read_curves, summarise, time_unit
+from roboloop.track.curves import MEASURES, Group, Traced, described, grouped, make_group, summarise, time_unit
 from roboloop.track.stats import Floats
 from roboloop.track.terminal import count
 
@@ -25,19 +25,20 @@ _STYLES: tuple[_Style, ...] = ("-", "--", ":")
 _GREY = "#666666"
 
 
-def plot_runs(
-    runs: Sequence[Path],
-    out: Path,
-    group_by: str = "experiment/task",
-    labels: Mapping[str, str] | None = None,
-) -> Path:
-    """Write the learning curves of runs as a PNG, one line per group; ``labels`` renames groups in the legend."""
-    groups = _load(runs, group_by, labels or {})
+def plot_runs(runs: Sequence[Traced], out: Path, group_by: str = "experiment/task") -> Path:
+    """Write the learning curves of runs as a PNG, one line per group."""
+    groups = made_groups(runs, group_by)
     if not any(group.curves[measure] for group in groups for measure in MEASURES):
-        where = str(runs[0]) if runs else "no runs given"
+        where = f"{runs[0].experiment}/{runs[0].task}" if runs else "no runs given"
         raise DataError(f"{where}: nothing to plot yet, no success or return was logged")
     write(_draw(groups), out)
     return out
+
+
+def made_groups(runs: Sequence[Traced], group_by: str = "experiment/task") -> list[Group]:
+    """Return the lines that runs make."""
+    lines = grouped(runs, lambda run: (run.experiment, run.task, run.seed), group_by)
+    return [make_group(label, [run.curves for run in members]) for label, members in lines.items()]
 
 
 def write(figure: Figure, out: Path) -> None:
@@ -49,13 +50,6 @@ def write(figure: Figure, out: Path) -> None:
         partial.replace(out)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _load(runs: Sequence[Path], group_by: str, labels: Mapping[str, str]) -> list[Group]:
-    return [
-        make_group(labels.get(key, key), [read_curves(path) for path in paths])
-        for key, paths in members(runs, group_by).items()
-    ]
 
 
 def _draw(groups: Sequence[Group]) -> Figure:

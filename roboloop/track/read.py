@@ -21,7 +21,7 @@ STATES = ("running", "done", "failed", "stopped")
 AFTERWARDS = "eval.jsonl"
 """Rows of ``roboloop eval RUN --checkpoint all``, as training's own in metrics.jsonl, which only training writes."""
 _MARKERS = ("status.json", "config.yaml", "meta.json", "metrics.jsonl")
-_DEPTH = 4  # runs/<experiment>/<task>/<seed>, and a sweep's runs/<sweep>/<variant>/<task>/<seed>
+_DEPTH = 8  # runs/<experiment>/<task>/<seed>, where an experiment may be several folders: sweeps, stages of simgan
 SWEEP = ".sweep"
 """Folder that makes a directory a sweep: its variants are experiments named after it."""
 _STALE_S = 600.0  # a process of another host cannot be asked; this long without a sign and it counts as lost
@@ -216,7 +216,8 @@ def _run_dirs(path: Path, depth: int) -> Iterator[Path]:
         yield path
     elif depth:
         for child in _children(path):
-            yield from _run_dirs(child, depth - 1)
+            if not (child.is_symlink() and path.resolve().is_relative_to(child.resolve())):  # a link to where we are in
+                yield from _run_dirs(child, depth - 1)
 
 
 def _children(path: Path) -> Iterable[Path]:

@@ -16,7 +16,7 @@ import numpy as np
 from roboloop.core.config import read_file
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.files import read_json, replace_atomic
-from roboloop.track.curves import Curve, read_curves
+from roboloop.track.curves import Curve, Traced, read_curves, shown_as
 from roboloop.track.metrics import finite
 from roboloop.track.read import read_jsonl, read_run
 from roboloop.track.stats import Floats, bootstrap_interval
@@ -45,6 +45,8 @@ class Result:
     mean_return: float
     return_low: float
     return_high: float
+    mean_length: float | None = None
+    """In steps; None in summaries that were written before it was kept."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,11 @@ class RunSummary:
     """File names, or paths where the run directory was read."""
     notes: tuple[str, ...] = ()
     """What could not be read, one line each."""
+
+    @property
+    def traced(self) -> Traced:
+        """What is drawn of it."""
+        return Traced(self.experiment, self.task, self.seed, self.curves)
 
     @property
     def group(self) -> str:
@@ -155,6 +162,12 @@ def without_success(run: RunSummary) -> RunSummary:
     )
     curves = {key: curve for key, curve in run.curves.items() if "success" not in key.split("/")}
     return replace(run, curves=curves, evaluations=evaluations)
+
+
+def renamed(runs: Sequence[RunSummary], names: Mapping[str, str]) -> list[RunSummary]:
+    """Return runs whose experiments have other names."""
+    shown = shown_as([run.experiment for run in runs], names)
+    return [replace(run, experiment=name) for run, name in zip(runs, shown, strict=True)]
 
 
 def flatten(data: Mapping[str, Any], where: str = "") -> Facts:
@@ -289,7 +302,8 @@ def _summed(rows: Sequence[Facts]) -> Result:
     returns = np.array([float(row["return"]) for row in rows])
     success = [row["success"] for row in rows]
     known = all(isinstance(each, int | float) for each in success)
-    numbers = (float(returns.mean()), *bootstrap_interval(returns))
+    length = float(np.mean([float(row["length"]) for row in rows]))
+    numbers = (float(returns.mean()), *bootstrap_interval(returns), length)
     return Result(
         len(rows), sum(each > 0 for each in success) if known else None, *(float(f"{x:.6g}") for x in numbers)
     )

@@ -7,12 +7,22 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from roboloop.cli import main
 from roboloop.core.errors import ConfigError, DataError
-from roboloop.track.curves import described, summarise
-from roboloop.track.plots import _load, plot_runs
+from roboloop.track.curves import Traced, described, summarise, traced
+from roboloop.track.plots import made_groups, plot_runs
+from tests.run.fake_runs import write_run
 
 
-def make_run(root: Path, experiment: str, seed: int, source: str = "eval", rows: int = 30, timed: bool = True) -> Path:
+def make_run(
+    root: Path, experiment: str, seed: int, source: str = "eval", rows: int = 30, timed: bool = True
+) -> Traced:
+    return traced(make_directory(root, experiment, seed, source, rows, timed))
+
+
+def make_directory(
+    root: Path, experiment: str, seed: int, source: str = "eval", rows: int = 30, timed: bool = True
+) -> Path:
     run = root / experiment / "reach-v3" / str(seed)
     run.mkdir(parents=True)
     rng = np.random.default_rng(seed)
@@ -43,16 +53,16 @@ def test_three_seeds_of_two_groups_make_one_small_picture(tmp_path: Path) -> Non
 
 
 def test_what_was_not_evaluated_in_training_is_drawn_as_evaluated_afterwards(tmp_path: Path) -> None:
-    run = make_run(tmp_path, "sac", 0, "train")
+    run = make_directory(tmp_path, "sac", 0, "train")
     (run / "eval.jsonl").write_text('{"step": 10, "eval/success": 0.5, "eval/return": 2.0}\n')
-    (group,) = _load([run], "experiment/task", {})
+    (group,) = made_groups([traced(run)])
     assert (group.source, group.curves["success"][0].value.tolist()) == ("eval", [0.5])
 
 
 def test_training_goes_before_what_was_evaluated_afterwards(tmp_path: Path) -> None:
-    run = make_run(tmp_path, "sac", 0, rows=30)
+    run = make_directory(tmp_path, "sac", 0, rows=30)
     (run / "eval.jsonl").write_text('{"step": 10, "eval/success": 0.5}\n')
-    (group,) = _load([run], "experiment/task", {})
+    (group,) = made_groups([traced(run)])
     assert len(group.curves["success"][0].value) == 30
 
 
@@ -74,13 +84,13 @@ def test_a_run_with_one_point_can_be_drawn(tmp_path: Path) -> None:
     ],
 )
 def test_the_legend_says_what_line_and_band_are(tmp_path: Path, seeds: int, source: str, words: str) -> None:
-    runs = [make_run(tmp_path, "sac", seed, source) for seed in range(seeds)]
-    (group,) = _load(runs, "experiment/task", {"sac/reach-v3": "SAC"})
+    runs = [make_run(tmp_path, "SAC", seed, source) for seed in range(seeds)]
+    (group,) = made_groups(runs, "experiment")
     assert described(group) == words
 
 
 def test_wall_time_is_joined_by_step(tmp_path: Path) -> None:
-    (group,) = _load([make_run(tmp_path, "sac", 0)], "experiment", {})
+    (group,) = made_groups([make_run(tmp_path, "sac", 0)], "experiment")
     (curve,) = group.curves["success"]
     before_last_reading = curve.step < 90_000
     assert curve.wall_s[before_last_reading] == pytest.approx(curve.step[before_last_reading] / 80)
@@ -103,3 +113,22 @@ def test_nothing_to_plot_and_unknown_groups_are_said_in_one_line(tmp_path: Path)
         plot_runs([], tmp_path / "x.png")
     with pytest.raises(ConfigError, match="did you mean 'task'"):
         plot_runs([run], tmp_path / "x.png", group_by="tasks")
+
+
+def test_a_summary_is_drawn_as_the_runs_that_it_was_made_of(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    for seed in (0, 1):
+        write_run(runs, "sac", seed=seed)
+    assert main(["report", str(runs), "--save", str(tmp_path / "s.json")]) == 0
+    for source, out in ((runs, "runs.png"), (tmp_path / "s.json", "summary.png")):
+        assert main(["plot", str(source), "--as", "sac", "SAC", "--out", str(tmp_path / out)]) == 0
+    assert (tmp_path / "runs.png").read_bytes() == (tmp_path / "summary.png").read_bytes()
+
+
+@pytest.mark.parametrize("args", [["--as", "sad", "SAC"], ["--as", "sac"], ["--targets", "--as", "sac", "SAC"]])
+def test_names_that_cannot_be_given_are_one_line_and_exit_code_2(tmp_path: Path, capsys, args: list[str]) -> None:
+    write_run(tmp_path, "sac")
+    assert main(["plot", str(tmp_path), "--out", str(tmp_path / "c.png"), *args]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "sac" in line or "--as" in line
+    assert not (tmp_path / "c.png").exists()

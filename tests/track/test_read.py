@@ -78,6 +78,12 @@ def test_an_experiment_may_be_several_folders_deep(tmp_path: Path) -> None:
     assert names_of(deep) == ("lr-3", "reach-v3", 0)
 
 
+def test_stages_within_stages_are_found_and_a_link_to_a_folder_above_ends(tmp_path: Path) -> None:
+    make_run(tmp_path / "runs" / "simgan" / "gap" / "sysid" / "refined" / "hopper" / "0")
+    (tmp_path / "runs" / "simgan" / "again").symlink_to(tmp_path / "runs")
+    assert len(find_runs(tmp_path / "runs")) == 1
+
+
 def test_a_missing_root_has_no_runs(tmp_path: Path) -> None:
     assert find_runs(tmp_path / "nothing") == []
 

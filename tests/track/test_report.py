@@ -12,7 +12,7 @@ from roboloop.track.report.document import KEYS, sections
 from roboloop.track.report.refresh import refreshed
 from roboloop.track.report.svg import draw, ticks
 from roboloop.track.stats import improvement_interval
-from roboloop.track.summary import RunSummary, load, read_summary, save
+from roboloop.track.summary import RunSummary, load, read_summary, renamed, save
 from tests.run.fake_runs import write_eval, write_run
 
 ROOT = Path(__file__).parents[2]
@@ -215,9 +215,41 @@ def test_an_evaluation_elsewhere_is_shown_with_where_and_does_not_count(tmp_path
         runs.append(read_summary(run))
     assert table(runs, "protocols", 1).rows[0][3] == "1, test, seed 0, in toy/b, env.mass 2.0"
     assert "held out" not in table(runs, "final").header
-    there, aimed = table(runs, "elsewhere").rows
-    assert there == ("sac/reach", "in toy/b, env.mass 2.0", "2", "75 % [50, 100]", "75 % [30, 95]")
-    assert aimed == ("sac/reach", "target 3.5", "2", "0 [0, 0]", "–")
+    there = table(runs, "elsewhere")
+    assert there.caption.startswith("Held-out episodes in toy/b, env.mass 2.0: ")
+    assert there.header == ("runs", "seeds", "outcome", "all episodes", "length", "each seed")
+    assert there.rows == (("sac/reach", "2", "75 % [50, 100]", "75 % [30, 95]", "10", "50 %, 100 %"),)
+    assert table(runs, "elsewhere", 1).rows == (("sac/reach", "target 3.5", "2", "0 [0, 0]", "10", "0, 0"),)
+
+
+def test_who_was_trained_in_an_environment_stands_beside_who_was_put_there(tmp_path: Path) -> None:
+    put = write_run(tmp_path, "source", config={"env": {"id": "toy/a", "mass": 1.0}})
+    write_eval(put, 20, [0, 1], env={"id": "toy/b", "mass": 1.0})
+    home = write_run(tmp_path, "oracle", config={"env": {"id": "toy/b", "mass": 1.0}})
+    write_eval(home, 20, [1, 1])
+    other = write_run(tmp_path, "heavy", config={"env": {"id": "toy/c", "mass": 2.0}})
+    write_eval(other, 20, [1, 1])  # at home in a third place: no row
+    runs = [read_summary(path) for path in (put, home, other)]
+    assert [row[:3] for row in table(runs, "elsewhere").rows] == [
+        ("oracle/reach", "1", "100 %"),
+        ("source/reach", "1", "50 %"),
+    ]
+
+
+def test_settings_of_an_environment_without_its_name_are_nobody_elses_home(tmp_path: Path) -> None:
+    put = write_run(tmp_path, "light", config={"env": {"id": "toy/a", "mass": 1.0}})
+    write_eval(put, 20, [0], env={"id": "toy/a", "mass": 2.0})
+    other = write_run(tmp_path, "other", config={"env": {"id": "toy/b", "mass": 2.0}})
+    write_eval(other, 20, [1])
+    runs = [read_summary(path) for path in (put, other)]
+    assert [row[0] for row in table(runs, "elsewhere").rows] == ["light/reach"]
+
+
+def test_experiments_of_one_new_name_are_one_method(tmp_path: Path) -> None:
+    runs = renamed(two_methods(tmp_path), {"ppo": "sac"})
+    assert [row[:2] for row in table(runs, "final").rows] == [("sac/reach", "5")]
+    with pytest.raises(ConfigError, match="no run is of the experiment 'pppo'; did you mean 'ppo'"):
+        renamed(two_methods(tmp_path / "again"), {"pppo": "sac"})
 
 
 def test_time_protocols_and_origin_are_shown(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ def _tables(mark: str, folder: Path) -> str:
     options.add_argument("--only", required=True)
     options.add_argument("--runs", default="", help="names of experiments, by commas; all where none are named")
     options.add_argument("--by-return", action="store_true")
+    options.add_argument("--group-by", default="experiment/task")
     known = options.parse_args(shlex.split(mark))
     runs: list[RunSummary] = [run for name in known.summaries for run in load(folder / name)]
     if known.runs:
@@ -39,4 +40,4 @@ def _tables(mark: str, folder: Path) -> str:
             raise DataError(f"{' '.join(known.summaries)} has no runs of {', '.join(sorted(missing))}")
         runs = [run for run in runs if run.experiment in wanted]
     runs = [without_success(run) for run in runs] if known.by_return else runs
-    return document("", sections(runs, only=known.only.split(",")), with_headings=False)
+    return document("", sections(runs, only=known.only.split(","), group_by=known.group_by), with_headings=False)

@@ -173,19 +173,51 @@ def tasks(groups: Groups) -> Section:
 
 
 def elsewhere(groups: Groups) -> Section:
-    """Return evaluations in other environments, with targets or schedules: each group and what it was asked for."""
+    """Return evaluations in other environments, one table for each, and those with targets or schedules."""
+    special = {asked(each): each.special for runs in groups.values() for run in runs for each in run.evaluations}
+    places = {wish: about["env"] for wish, about in special.items() if set(about) == {"env"}}
+    blocks = []
+    for wish, place in places.items():
+        rows = []
+        for label, runs in groups.items():
+            # who was trained there belongs beside who was put there
+            found = [final_evaluation(run, "" if _is_home(run, place) else wish) for run in runs]
+            rows += _outcome((label,), [each for each in found if each])
+        caption = f"Held-out episodes {wish}: {_OUTCOME_CAPTION}"
+        blocks.append(without_empty(caption, ("runs", *_OUTCOME), rows))
     rows = []
     for label, runs in groups.items():
         for wish in dict.fromkeys(asked(each) for run in runs for each in run.evaluations if each.special):
-            found = [best for run in runs if (best := final_evaluation(run, wish))]
-            measure = "return" if any(each.whole.successes is None for each in found) else "success"
-            scores = [value for each in found if (value := value_of(each.whole, measure)) is not None]
-            if scores:
-                whole = shown_result(pooled([each.whole for each in found])) if measure == "success" else NONE
-                rows.append((label, wish, str(len(found)), _iqm([{"": score} for score in scores], measure), whole))
-    header = ("runs", "asked for", "seeds", "outcome", "all episodes")
-    caption = "Held-out episodes elsewhere or otherwise: IQM over seeds [95 % bootstrap], and all episodes as one."
-    return Section("elsewhere", "Elsewhere", (without_empty(caption, header, rows),) if rows else ())
+            if wish not in places:
+                found = [final_evaluation(run, wish) for run in runs]
+                rows += _outcome((label, wish), [each for each in found if each])
+    if rows:
+        caption = f"Held-out episodes with a target, a schedule or a way to pick: {_OUTCOME_CAPTION}"
+        blocks.append(without_empty(caption, ("runs", "asked for", *_OUTCOME), rows))
+    return Section("elsewhere", "Elsewhere", tuple(blocks))
+
+
+def _is_home(run: RunSummary, place: Mapping[str, object]) -> bool:
+    """Say whether a run was trained in an environment; one that is told by its settings alone is nobody else's."""
+    return "env.id" in place and all(run.config.get(key) == value for key, value in place.items())
+
+
+_OUTCOME = ("seeds", "outcome", "all episodes", "length", "each seed")
+_OUTCOME_CAPTION = "IQM over seeds [95 % bootstrap], all episodes as one, their mean length in steps."
+
+
+def _outcome(about: tuple[str, ...], found: Sequence[Evaluation]) -> list[tuple[str, ...]]:
+    """Return a row about evaluations of a group that were asked for the same; none where there are none."""
+    measure = "return" if any(each.whole.successes is None for each in found) else "success"
+    scores = [value for each in found if (value := value_of(each.whole, measure)) is not None]
+    whole = pooled([each.whole for each in found])
+    if whole is None:
+        return []
+    all_episodes = shown_result(whole) if measure == "success" else NONE
+    length = NONE if whole.mean_length is None else f"{whole.mean_length:.0f}"
+    each_seed = ", ".join(shown(score, measure) for score in scores) if len(scores) > 1 else NONE
+    outcome = _iqm([{"": score} for score in scores], measure)
+    return [(*about, str(len(found)), outcome, all_episodes, length, each_seed)]
 
 
 def compare(runs: Sequence[RunSummary]) -> Section:

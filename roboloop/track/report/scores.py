@@ -163,5 +163,9 @@ def pooled(results: Sequence[Result]) -> Result | None:
     if not episodes:
         return None
     known = [result.successes for result in results if result.successes is not None]
-    mean_return = float(np.average([r.mean_return for r in results], weights=[r.episodes for r in results]))
-    return Result(episodes, sum(known) if len(known) == len(results) else None, mean_return, math.nan, math.nan)
+    weights = [result.episodes for result in results]
+    mean_return = float(np.average([result.mean_return for result in results], weights=weights))
+    lengths = [result.mean_length for result in results if result.mean_length is not None]
+    length = float(np.average(lengths, weights=weights)) if len(lengths) == len(results) else None
+    successes = sum(known) if len(known) == len(results) else None
+    return Result(episodes, successes, mean_return, math.nan, math.nan, length)
