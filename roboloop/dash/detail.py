@@ -17,11 +17,12 @@ from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.types import Array
 from roboloop.dash.catalog import MEDIA, contained, is_media
 from roboloop.dash.curves import LOGS
-from roboloop.dash.series import Logs, stamp_of
+from roboloop.dash.series import Logs, stamp_of, thin
 from roboloop.data.index import INDEX, SCHEMA
 from roboloop.launch.job import Job
+from roboloop.track.curves import MEASURES, SOURCES
 from roboloop.track.metrics import DELAY_EDGES_MS, finite
-from roboloop.track.read import names_of
+from roboloop.track.read import AFTERWARDS, names_of
 from roboloop.track.summary import flatten, read_summary, seconds_at
 
 TAIL_BYTES = 64 << 10
@@ -29,6 +30,7 @@ TAIL_BYTES = 64 << 10
 _MEDIA_FOLDERS = ("videos", "plots", "pictures", "frames")
 _MOST_MEDIA = 200
 _DATASETS = ("dataset", "recorded")
+_PROGRESS_COLUMNS = 300
 _SHEET_EPISODES, _SHEET_COLUMNS = 6, 8
 TICKS = "_ticks"
 """How logs name the ticks of a robot, counted by a delay."""
@@ -36,13 +38,13 @@ CHOICE = "choice/"
 """Metrics of guided play: the share of steps in which a task acted."""
 
 
-def version(run: Path) -> str:
+def version(run: Path, logs: Logs) -> str:
     """Return what changes when anything does that the page shows of a run beside its state and its log."""
     files = [run / name for name in (*LOGS, "config.yaml", "meta.json")]
     files += [run / name / inner for name in _DATASETS for inner in (SCHEMA, INDEX)]
     files += sorted(path for folder in ("eval", *_MEDIA_FOLDERS) for path in (run / folder).rglob("*"))
     stamps = [(str(path), stamp_of(path)) for path in files]
-    return hashlib.sha256(repr(stamps).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr((stamps, logs.num_read)).encode()).hexdigest()[:16]
 
 
 def detail(run: Path, logs: Logs) -> dict[str, Any]:
@@ -54,6 +56,7 @@ def detail(run: Path, logs: Logs) -> dict[str, Any]:
         "origin": finite(summary.origin),
         "evaluations": [finite(asdict(each)) for each in summary.evaluations],
         "seconds": seconds_at([{}, *logs.sketch(run / "timing.jsonl")][-1]),
+        "progress": progress(run, logs),
         "media": media(run),
         "datasets": datasets(run),
         "notes": list(summary.notes),
@@ -61,6 +64,21 @@ def detail(run: Path, logs: Logs) -> dict[str, Any]:
         "latency": latency(run, logs),
         "timeline": timeline(run, logs),
     }
+
+
+def progress(run: Path, logs: Logs) -> dict[str, dict[str, Any]]:
+    """Return success and return over steps, of evaluations and of training's own episodes."""
+    found: dict[str, dict[str, Any]] = {}
+    for measure in MEASURES:
+        for source in SOURCES:
+            columns = (logs.column(run / name, f"{source}/{measure}") for name in (LOGS[0], AFTERWARDS))
+            column = next((column for column in columns if len(column.step)), None)
+            if column is not None:
+                order = np.argsort(column.step, kind="stable")
+                step, value = column.step[order], column.value[order]
+                step, value = thin(step, value, _PROGRESS_COLUMNS, float(step[0]), float(step[-1]))
+                found.setdefault(measure, {})[source] = {"step": step.tolist(), "value": value.tolist()}
+    return found
 
 
 def media(run: Path) -> list[dict[str, Any]]:

@@ -69,7 +69,7 @@ class Page:
     def run(self, request: Request) -> Response:
         """Return everything about one run, or 204 where it is as it was."""
         run = self._run(request)
-        version = detail.version(run)
+        version = detail.version(run, self.logs)
         if request.query_params.get("known") == version:
             return Response(status_code=204)
         return _json({"version": version, **detail.detail(run, self.logs)})

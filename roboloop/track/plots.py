@@ -60,12 +60,13 @@ def _draw(groups: Sequence[Group]) -> Figure:
 
     unit, unit_s = time_unit(groups)
     crowded = len(groups) > _CROWD
+    measures = [measure for measure in MEASURES if any(group.curves[measure] for group in groups)]
     with rc_context({"font.family": "DejaVu Sans", "font.size": 10}):
         legend_rows = math.ceil(len(groups) / _legend_columns(groups))
-        figure = Figure(figsize=(11, 7.2 + 0.22 * legend_rows), layout="constrained")
+        figure = Figure(figsize=(11, 0.6 + 3.3 * len(measures) + 0.22 * legend_rows), layout="constrained")
         FigureCanvasAgg(figure)
-        axes = figure.subplots(2, 2, sharex="col", sharey="row")
-        for row, measure in enumerate(MEASURES):
+        axes = figure.subplots(len(measures), 2, sharex="col", sharey="row", squeeze=False)
+        for row, measure in enumerate(measures):
             for index, group in enumerate(groups):
                 curves = group.curves[measure]
                 values = [curve.value for curve in curves]
@@ -75,9 +76,9 @@ def _draw(groups: Sequence[Group]) -> Figure:
             dress(axes[row, 0], measure)
             dress(axes[row, 1], measure)
             axes[row, 0].set_ylabel({"success": "Success", "return": "Return"}[measure])
-        axes[1, 0].set_xlabel("Environment steps")
-        axes[1, 1].set_xlabel(f"Training time ({unit})")
-        axes[1, 0].xaxis.set_major_formatter(lambda x, _: count(x))
+        axes[-1, 0].set_xlabel("Environment steps")
+        axes[-1, 1].set_xlabel(f"Training time ({unit})")
+        axes[-1, 0].xaxis.set_major_formatter(lambda x, _: count(x))
         figure.align_ylabels(axes[:, 0])
         _legend(figure, groups)
     return figure

@@ -46,7 +46,7 @@ class Result:
     return_low: float
     return_high: float
     mean_length: float | None = None
-    """In steps; None in summaries that were written before it was kept."""
+    """In steps; None where it was not written down."""
 
 
 @dataclass(frozen=True)
@@ -302,8 +302,9 @@ def _summed(rows: Sequence[Facts]) -> Result:
     returns = np.array([float(row["return"]) for row in rows])
     success = [row["success"] for row in rows]
     known = all(isinstance(each, int | float) for each in success)
-    length = float(np.mean([float(row["length"]) for row in rows]))
-    numbers = (float(returns.mean()), *bootstrap_interval(returns), length)
+    lengths = [float(row["length"]) for row in rows if "length" in row]
+    numbers = [float(returns.mean()), *bootstrap_interval(returns)]
+    numbers += [float(np.mean(lengths))] if len(lengths) == len(rows) else []
     return Result(
         len(rows), sum(each > 0 for each in success) if known else None, *(float(f"{x:.6g}") for x in numbers)
     )

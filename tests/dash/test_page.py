@@ -181,7 +181,9 @@ def test_one_run_shows_its_tasks_its_ticks_what_it_takes_and_what_it_recorded(tm
         assert re.search(r"reach\s+0\.75\s+lift\s+0\.25", shown)
         assert "real-time latency of 81 ticks" in shown
         until(lambda: page.evaluate("document.querySelector('#detail img.sheet').naturalWidth") > 0)
-        assert page.locator("#detail .chart[data-drawn]").count() == 5  # tasks, ticks, speed, cores, memory
+        charts = page.locator("#detail .chart[data-drawn]")
+        assert charts.count() == 6  # progress, tasks, ticks, speed, cores, memory
+        assert charts.nth(0).locator("h3").inner_text() == "return"
         assert page.troubles == []
 
 
@@ -206,7 +208,7 @@ def test_an_open_run_is_followed_and_what_did_not_change_is_left_alone(tmp_path,
         lines = [header, {"return": 3.0, "success": 1.0}]
         (run / "eval" / "step-100.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         with open(run / "metrics.jsonl", "a") as log:
-            log.write(json.dumps({"step": 9, "choice/reach": 0.5, "choice/lift": 0.5}) + "\n")
+            log.write(json.dumps({"step": 9, "eval/return": 2.0, "choice/reach": 0.5, "choice/lift": 0.5}) + "\n")
         with open(run / "timing.jsonl", "a") as log:
             ticks = {"sample/lateness_ticks": delay_counts([0.2] * 7)}
             log.write(json.dumps({"step": 9, "wall_s": 60.0, "collect_s": 30.0, "steps_per_s": 5.0, **ticks}) + "\n")
@@ -218,6 +220,7 @@ def test_an_open_run_is_followed_and_what_did_not_change_is_left_alone(tmp_path,
         assert re.search(r"test\s+100\s+1\s+1/1", shown)
         assert re.search(r"reach\s+0\.5\s+lift\s+0\.5", shown)
         assert re.search(r"collect\s+30 s\s+50 %", shown)
+        assert re.search(r"return\s+evaluations\s+episodes of training", shown)
         assert page.locator("#detail figcaption >> nth=0").inner_text().startswith("videos/late.png")
         assert page.evaluate("film.isConnected && !film.paused && film.currentTime > 0")
         assert page.evaluate("document.activeElement.tagName") == "SUMMARY"

@@ -222,6 +222,30 @@ def test_deadlines_of_a_robot_are_counted(tmp_path):
     ]  # fmt: skip
 
 
+def test_progress_of_a_run_is_of_evaluations_and_of_training_also_when_evaluated_afterwards(tmp_path):
+    rows = [{"step": i, "train/return": float(i), **({"eval/return": 5.0} if i == 3 else {})} for i in range(6)]
+    run, later = make_run(tmp_path, rows=rows), make_run(tmp_path, "dt/reach/0", rows=rows[:2])
+    (later / "eval.jsonl").write_text('{"step": 1, "eval/success": 0.5}\n')
+    page = client(tmp_path)
+    assert page.get(f"/api/run/{run_id(run)}").json()["progress"] == {
+        "return": {"eval": {"step": [3], "value": [5]}, "train": {"step": [*range(6)], "value": [*range(6)]}}
+    }
+    told = page.get(f"/api/run/{run_id(later)}").json()["progress"]
+    assert told["success"] == {"eval": {"step": [1], "value": [0.5]}}
+
+
+def test_progress_of_a_long_log_is_a_sketch_until_it_was_read(tmp_path):
+    rows = [{"step": i, "train/return": float(i), **({"eval/return": 5.0} if i == 77 else {})} for i in range(4000)]
+    run, logs = make_run(tmp_path, rows=rows), Logs(sketch_bytes=1000)
+    page = client(tmp_path, logs=logs)
+    first = page.get(f"/api/run/{run_id(run)}").json()
+    while logs.work():
+        pass
+    again = page.get(f"/api/run/{run_id(run)}", params={"known": first["version"]})
+    assert again.status_code == 200  # though the log is the same
+    assert again.json()["progress"]["return"]["eval"] == {"step": [77], "value": [5]}
+
+
 def test_which_task_acted_is_a_timeline(tmp_path):
     rows = [{"step": i, "choice/reach": 0.25, "choice/lift": 0.75} for i in range(5)]
     run = make_run(tmp_path, rows=rows)

@@ -132,3 +132,16 @@ def test_names_that_cannot_be_given_are_one_line_and_exit_code_2(tmp_path: Path,
     (line,) = capsys.readouterr().err.splitlines()
     assert "sac" in line or "--as" in line
     assert not (tmp_path / "c.png").exists()
+
+
+def test_what_no_run_logged_takes_no_room(tmp_path: Path) -> None:
+    directory = make_directory(tmp_path, "sac", 0)
+    both = plot_runs([traced(directory)], tmp_path / "both.png")
+    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    (directory / "metrics.jsonl").write_text(
+        "".join(json.dumps({"step": row["step"], "eval/return": row["eval/return"]}) + "\n" for row in rows)
+    )
+    alone = plot_runs([traced(directory)], tmp_path / "alone.png")
+    with Image.open(both) as tall, Image.open(alone) as low:
+        assert 0.4 < low.height / tall.height < 0.7
+    assert is_sane_png(alone)

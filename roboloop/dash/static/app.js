@@ -1,5 +1,5 @@
 // The list of runs, the charts beside it, keys and polling. All text from runs goes in as text, never as markup.
-import { Chart, colour, short } from "/static/chart.js";
+import { Chart, short, swatch } from "/static/chart.js";
 import { Detail, el, seconds } from "/static/detail.js";
 
 const PERIOD_MS = 2000, MOST_DRAWN = 400;
@@ -143,11 +143,7 @@ function zoomed(ends) {
 }
 
 function legend(lines) {
-  const made = lines.slice(0, 60).map((l) => {
-    const s = el("span", "swatch");
-    s.style.background = colour(l.colour);
-    return el("span", "", s, l.name);
-  });
+  const made = lines.slice(0, 60).map((l) => el("span", "", swatch(l.colour), l.name));
   if (lines.length > 60) made.push(el("span", "hint", `and ${lines.length - 60} more`));
   $("legend").replaceChildren(...made);
 }

@@ -7,6 +7,12 @@ const PAD = { left: 58, right: 20, top: 8, bottom: 26 };
 export const isDark = () => matchMedia("(prefers-color-scheme: dark)").matches;
 export const colour = (i) => (isDark() ? DARK : LIGHT)[i % LIGHT.length];
 
+export function swatch(i) {
+  const made = document.createElement("span");
+  made.className = "swatch"; made.style.background = colour(i);
+  return made;
+}
+
 export function short(v) {
   if (v === null || v === undefined || !isFinite(v)) return "-";
   const a = Math.abs(v);
@@ -30,7 +36,7 @@ export class Chart {
   // onZoom is told the new ends of x, or null for the whole.
   constructor(box, title, onZoom) {
     this.box = box; this.onZoom = onZoom; this.lines = []; this.log = false; this.zoom = null; this.at = null; this.drag = null; this.drawn = 0;
-    this.xText = short;
+    this.xText = short; this.fromZero = false;
     box.className = "chart";
     const head = document.createElement("h3");
     head.textContent = title;
@@ -72,6 +78,7 @@ export class Chart {
     }
     if (!isFinite(x0)) [x0, x1] = [0, 1];
     if (!isFinite(y0) || !isFinite(y1)) [y0, y1] = this.log ? [1, 10] : [0, 1];
+    if (this.fromZero && !this.log) y0 = Math.min(y0, 0);
     if (x1 <= x0) x1 = x0 + 1;
     if (this.log) return [x0, x1, y0 / 1.1, y1 * 1.1];
     const room = (y1 - y0) * 0.04 || Math.abs(y0) * 0.1 || 1;
@@ -223,7 +230,7 @@ export class Chart {
     found.sort((p, q) => q[1] - p[1]);
     this.tip.replaceChildren(...[[null, v, ""], ...found.slice(0, 12)].map(([l, y, more]) => {
       const row = document.createElement("div");
-      if (l) { const s = document.createElement("span"); s.className = "swatch"; s.style.background = colour(l.colour); row.append(s); }
+      if (l) row.append(swatch(l.colour));
       row.append(`${l ? short(y) + more + "  " + l.name : this.xText(y)}`);
       return row;
     }));

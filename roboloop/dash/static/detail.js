@@ -1,5 +1,5 @@
-// All about one run: state and buttons, evaluations, films, data, time, settings, the end of its log.
-import { Chart, short } from "/static/chart.js";
+// All about one run: state and buttons, progress, evaluations, films, data, time, settings, the end of its log.
+import { Chart, short, swatch } from "/static/chart.js";
 
 export function el(tag, name, ...children) {
   const made = document.createElement(tag);
@@ -143,12 +143,21 @@ function datasets(about, keep, id) {
   });
 }
 
-function chartOf(keep, title, lines, xText = short) {
+function chartOf(keep, title, lines, { xText = short, fromZero = false } = {}) {
   const chart = keep(title, () => new Chart(el("div"), title, () => {}));
-  chart.xText = xText;
+  if (lines.length > 1) chart.box.firstChild.replaceChildren(title, ...lines.flatMap((l, i) => [" ", swatch(i), l.name]));
+  chart.xText = xText; chart.fromZero = fromZero;
   chart.box.classList.add("small");
   chart.set(lines.map((l, i) => ({ colour: i, ...l })), false);
   return chart.box;
+}
+
+const SOURCES = { eval: "evaluations", train: "episodes of training" };
+
+function progress(about, keep) {
+  const boxes = Object.entries(about.progress).map(([measure, sources]) => chartOf(keep, measure,
+    Object.entries(sources).map(([source, { step, value }]) => ({ name: SOURCES[source], x: step, y: value }))));
+  return boxes.length ? [keep("heading", () => el("h2", "", "progress")), ...boxes] : [];
 }
 
 function timeline(about, keep) {
@@ -168,7 +177,7 @@ function latency(about, keep) {
   const boxes = Object.entries(about.latency.histograms).map(([name, counts]) => {
     const first = counts.findIndex(Boolean), last = counts.findLastIndex(Boolean), x = [], y = [];
     counts.slice(first, last + 1).forEach((n, i) => { x.push(edges[first + i], edges[first + i + 1]); y.push(n, n); });
-    return chartOf(keep, `${name}: ticks by milliseconds`, [{ name, x, y, low: y.map(() => 0), high: y }], (v) => short(+(10 ** v).toPrecision(1)));
+    return chartOf(keep, `${name}: ticks by milliseconds`, [{ name, x, y, low: y.map(() => 0), high: y }], { xText: (v) => short(+(10 ** v).toPrecision(1)) });
   });
   const ticks = Math.max(...Object.values(about.latency.histograms).map(sum));
   const media = keep("", () => el("div", "media"));
@@ -187,7 +196,7 @@ function resources(about, keep) {
   const charts = RESOURCES.map(([title, keys]) => {
     const lines = keys.map((key) => ({ name: key, rows: about.resources.filter((r) => key in r) })).filter((l) => l.rows.length)
       .map((l) => ({ name: l.name, x: l.rows.map((r) => r.step), y: l.rows.map((r) => r[l.name]) }));
-    return lines.length ? chartOf(keep, title, lines) : null;
+    return lines.length ? chartOf(keep, title, lines, { fromZero: true }) : null;
   });
   const parts = Object.entries(about.seconds).filter(([name]) => name !== "wall"), total = about.seconds.wall || 1;
   const rows = parts.map(([name, s]) => [name, seconds(s), `${Math.round((100 * s) / total)} %`]);
@@ -203,6 +212,7 @@ function settings(about) {
 // Of what each part of the page is made, and by what: a part is made anew when that has changed.
 const PARTS = [
   [(a) => a.notes, (a) => a.notes.map((n) => el("p", "hint", n))],
+  [(a) => a.progress, progress],
   [(a) => a.evaluations, evaluations],
   [(a) => a.media, media],
   [(a) => a.datasets, datasets],
