@@ -33,7 +33,7 @@ def dash(args: list[str]) -> int:
             f"dash: others could reach {known.host}, and the page goes over plain HTTP; "
             "an SSH tunnel to 127.0.0.1 is safer, --listen-anywhere allows it"
         )
-    for needed in ("uvicorn", "starlette"):
+    for needed in ("uvicorn", "starlette", "msgspec"):
         if importlib.util.find_spec(needed) is None:
             raise ConfigError(f"dash needs {needed}: pip install 'roboloop[dash]'")
     listening = listen(known.host, known.port)

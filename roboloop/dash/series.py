@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import os
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TypeGuard
 
+import msgspec
 import numpy as np
 
 from roboloop.track.stats import Floats
@@ -101,9 +103,7 @@ class Logs:
                 return Column(*kept.joined(), True)
             self._wanted[path, key] = None
             self.wake.set()
-        pairs = [pair for row in self.sketch(path) if (pair := _pair(row, key)) is not None]
-        table = np.array(pairs, np.float64).reshape(-1, 2)
-        return Column(table[:, 0], table[:, 1], False)
+        return Column(*_column(self.sketch(path), key), False)
 
     def work(self) -> bool:
         """Read a part of one long log that was asked for; say whether there was anything to do."""
@@ -178,10 +178,9 @@ class Logs:
             with open(path, "rb") as file:
                 file.seek(kept.offset)
                 while data := _whole_lines(file):
-                    pairs = [pair for row in parse(data) if (pair := _pair(row, key)) is not None]
-                    if pairs:
-                        table = np.array(pairs, np.float64)
-                        kept.pieces.append((table[:, 0], table[:, 1]))
+                    step, value = values(data, key)
+                    if len(step):
+                        kept.pieces.append((step, value))
                     kept.offset += len(data)
                     kept.proof = (kept.proof + data[-_PROOF_BYTES:])[-_PROOF_BYTES:]
                     if once:
@@ -204,6 +203,24 @@ def stamp_of(path: Path) -> Stamp | None:
     except OSError:
         return None
     return Stamp(stat.st_ino, stat.st_size, stat.st_mtime_ns)
+
+
+def values(data: bytes, key: str) -> tuple[Floats, Floats]:
+    """Return the steps and values of the whole lines that have a key; all other numbers are not even made."""
+    try:
+        rows = _decoder(key).decode_lines(data)
+    except (msgspec.MsgspecError, ValueError):  # no number somewhere, a torn line, or a key that no field can have
+        return _column(parse(data), key)
+    found = [row for row in rows if row.value is not None and row.step is not None]
+    return np.array([row.step for row in found], np.float64), np.array([row.value for row in found], np.float64)
+
+
+@functools.lru_cache(maxsize=256)
+def _decoder(key: str) -> Any:
+    number = float | None
+    named = msgspec.field(default=None, name=key)
+    pair = msgspec.defstruct("Pair", [("step", number, None), ("value", number, named)], gc=False)
+    return msgspec.json.Decoder(pair)
 
 
 def parse(data: bytes) -> list[Row]:
@@ -301,9 +318,10 @@ def _sampled(path: Path, size: int) -> Iterator[Row]:
             yield row
 
 
-def _pair(row: Row, key: str) -> tuple[float, float] | None:
-    step, value = row.get("step"), row.get(key)
-    return (step, value) if _is_number(step) and _is_number(value) else None
+def _column(rows: Sequence[Row], key: str) -> tuple[Floats, Floats]:
+    pairs = [(step, value) for row in rows if _is_number(step := row.get("step")) and _is_number(value := row.get(key))]
+    table = np.array(pairs, np.float64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

@@ -14,7 +14,7 @@ from PIL import Image
 
 pytest.importorskip("starlette", reason="the extra dash is not installed")
 
-from roboloop.dash.series import Logs, smooth, thin
+from roboloop.dash.series import Logs, smooth, thin, values
 from roboloop.dash.server import read_in_background
 from roboloop.data.store import StoreWriter
 from roboloop.launch.job import Job
@@ -220,6 +220,25 @@ def test_deadlines_of_a_robot_are_counted(tmp_path):
     assert [(low, high, n) for low, high, n in zip(edges, edges[1:], counts, strict=False) if n] == [
         (0.0, 0.01, 30), (0.3981, 0.631, 30), (10.0, 15.8489, 30)
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", ["a", "step", 'quoted "a"', "never"])
+@pytest.mark.parametrize(
+    "bad", ["", '"b": "x"', '"a": "x"', '"a": NaN', '"a": 1e999', '"a": true', '"a": null', '"a": [1]']
+)
+def test_a_column_has_the_numbers_of_its_key_whatever_else_is_in_the_log(key, bad):
+    good = [{"step": 1, "a": 5, 'quoted "a"': 0.5}, {"step": 2.5, "a": -1e-3}, {"b": 3}]
+    lines = [json.dumps(row) for row in good]
+    lines.insert(1, f'{{"step": 9{", " if bad else ""}{bad}}}')
+    step, value = values("".join(line + "\n" for line in lines).encode(), key)
+    nine = [(9.0, 9.0)] if key == "step" else []
+    expected = [(row["step"], row[key]) for row in good if key in row and "step" in row]
+    assert list(zip(step.tolist(), value.tolist(), strict=True)) == [*expected[:1], *nine, *expected[1:]]
+
+
+def test_lines_that_are_no_rows_are_left_out_of_a_column():
+    step, value = values(b'rubbish\n{"step": 1, "a": 2}\n[3]\n\n7\n', "a")
+    assert (step.tolist(), value.tolist()) == ([1.0], [2.0])
 
 
 def test_progress_of_a_run_is_of_evaluations_and_of_training_also_when_evaluated_afterwards(tmp_path):
