@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 from roboloop.core.errors import ConfigError, nearest
 
+_SWITCH_WORDS = {False: ("off", "no"), True: ("on", "yes")}
+
 T = TypeVar("T")
 
 
@@ -77,6 +79,8 @@ def _convert(value: Any, hint: Any, path: str) -> Any:
     if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, Mapping):
         return override(hint(), value, f"{path}.")
     if origin is typing.Literal:
+        if isinstance(value, bool):  # YAML reads a plain off as False, and on as True
+            value = next((word for word in _SWITCH_WORDS[value] if word in args), value)
         if value in args:
             return value
         raise ConfigError(f"config key '{path}' must be one of {', '.join(map(repr, args))}, not {value!r}")

@@ -37,6 +37,14 @@ def test_yaml_numbers_that_read_as_text_are_still_numbers(tmp_path):
     assert (config.algo.actor_lr, config.steps) == (3e-4, 1_000_000)
 
 
+def test_a_plain_off_in_yaml_is_the_word(tmp_path):
+    (tmp_path / "c.yaml").write_text("sample: {real_time: off}\n")
+    assert override(Experiment(), read_file(tmp_path / "c.yaml")).sample.real_time == "off"
+    (tmp_path / "c.yaml").write_text("sample: {real_time: on}\n")
+    with pytest.raises(ConfigError, match=r"'sample.real_time' must be one of .*, not True"):
+        override(Experiment(), read_file(tmp_path / "c.yaml"))
+
+
 def test_json_and_yaml_files_give_the_same_config(tmp_path):
     (tmp_path / "c.yaml").write_text("env: {id: metaworld/3}\n")
     (tmp_path / "c.json").write_text('{"env": {"id": "metaworld/3"}}')

@@ -187,6 +187,20 @@ def test_one_run_shows_its_tasks_its_ticks_what_it_takes_and_what_it_recorded(tm
         assert page.troubles == []
 
 
+def test_a_dataset_that_has_no_pictures_yet_shows_them_when_they_come(tmp_path, open_page):
+    run = make_run(tmp_path, state="running")
+    with StoreWriter(run / "dataset", schema_of("pictures")) as writer, served(tmp_path) as url:
+        writer.commit()
+        page = open_page(url)
+        page.click("#rows tr")
+        page.wait_for_selector("text=no pictures to show")
+        assert page.locator("#detail img.sheet").is_hidden()
+        writer.append(*episode_of(0, length=9, kind="pictures"))
+        writer.commit()
+        page.wait_for_selector("#detail img.sheet", state="visible")
+        assert page.locator("text=no pictures to show").is_hidden()
+
+
 def test_an_open_run_is_followed_and_what_did_not_change_is_left_alone(tmp_path, open_page):
     rows = [{"step": i, "train/return": 1.0, "choice/reach": 1.0} for i in range(9)]
     run = make_run(tmp_path, rows=rows, state="running")

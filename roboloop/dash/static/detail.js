@@ -132,10 +132,10 @@ function figure(m, id) {
 function datasets(about, keep, id) {
   return about.datasets.flatMap(({ name, unix_s }) => {
     const nodes = keep(name, () => {
-      const sheet = el("img", "picture sheet"), none = el("p", "hint", "its observations are no pictures");
+      const sheet = el("img", "picture sheet"), none = el("p", "hint", "no pictures to show");
       sheet.alt = `contact sheet of ${name}: a row for each of its newest episodes`;
       none.hidden = true;
-      sheet.addEventListener("error", () => { sheet.hidden = true; none.hidden = false; });
+      for (const event of ["load", "error"]) sheet.addEventListener(event, () => { sheet.hidden = event === "error"; none.hidden = !sheet.hidden; });
       return [el("h2", "", name), sheet, none];
     });
     nodes[1].src = `/sheet/${id}/${name}?at=${unix_s}`;  // the old one stands until the new one is there
