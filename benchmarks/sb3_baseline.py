@@ -28,6 +28,7 @@ from roboloop.run.evaluate import VALIDATION, Evaluator, Plan
 
 def train(args: argparse.Namespace) -> None:
     """Train until the steps or the seconds are used up, or the success is reached in two evaluations in a row."""
+    import stable_baselines3
     from stable_baselines3 import SAC
     from stable_baselines3.common.vec_env import DummyVecEnv
 
@@ -44,7 +45,8 @@ def train(args: argparse.Namespace) -> None:
 
     args.out.mkdir(parents=True)
     (args.out / "config.yaml").write_text(json.dumps({k: str(v) for k, v in vars(args).items()}))
-    (args.out / "status.json").write_text(json.dumps({"state": "done", "step": 0, "steps": args.steps}))
+    meta = {"versions": {"stable-baselines3": stable_baselines3.__version__}, "command": sys.argv}
+    (args.out / "meta.json").write_text(json.dumps(meta))
     train_s, successes = 0.0, [0.0]
     while model.num_timesteps < args.steps and train_s < args.max_s and min(successes[-2:]) < args.stop_success:
         start_s = time.monotonic()
@@ -55,6 +57,8 @@ def train(args: argparse.Namespace) -> None:
         metrics = {k: None if v != v else v for k, v in summary.metrics().items()}
         append(args.out / "metrics.jsonl", {"step": model.num_timesteps, **metrics})
         append(args.out / "timing.jsonl", {"step": model.num_timesteps, "wall_s": train_s, "train_s": train_s})
+        status = {"state": "done", "step": model.num_timesteps, "steps": args.steps}  # as far as it is
+        (args.out / "status.json").write_text(json.dumps(status))
         found = f"success {summary.success:.0%}, return {summary.episode_return:.1f}"
         print(f"{args.out}: {model.num_timesteps} steps, {train_s:.0f} s, {found}", flush=True)
 

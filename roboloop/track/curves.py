@@ -100,7 +100,7 @@ def grouped(
         if name not in fields:
             raise ConfigError(f"cannot group runs by {name!r}: {', '.join(fields)}{nearest(name, fields)}")
     found: dict[str, list[T]] = {}
-    for item in items:
+    for item in sorted(items, key=lambda item: (names(item)[2] is not None, names(item)[2] or 0)):
         parts = dict(zip(fields, names(item), strict=True))
         found.setdefault("/".join(str(parts[name]) for name in wanted), []).append(item)
     return dict(sorted(found.items(), key=lambda entry: entry[0].split("/")))

@@ -197,6 +197,23 @@ def test_settings_show_only_what_differs_and_what_differs_within_a_group(tmp_pat
     assert any("sac/reach" in note and "device" in note for note in notes)
 
 
+def test_seeds_are_in_order_whatever_they_were_read_from(tmp_path: Path) -> None:
+    paths = [write_run(tmp_path, seed=seed) for seed in (2, 0, 10, 1)]
+    assert [row[1] for row in table([read_summary(path) for path in paths], "runs").rows] == ["0", "1", "2", "10"]
+
+
+def test_progress_is_shown_at_steps_of_the_longest_runs_and_of_runs_that_have_any_of_them(tmp_path: Path) -> None:
+    long = write_run(tmp_path, "long", success={step: 0.5 for step in range(4000, 60001, 4000)})
+    short = write_run(tmp_path, "short", success={step: 0.5 for step in range(2500, 10001, 2500)})
+    half = write_run(tmp_path, "half", success={step: 0.5 for step in range(4000, 30001, 4000)})
+    found = table([read_summary(path) for path in (long, short, half)], "progress")
+    assert found.header == ("run", "seed", "4k", "12k", "20k", "28k", "36k", "44k", "52k", "60k")
+    assert found.rows == (
+        ("half/reach", "0", *["50"] * 4, *["–"] * 4),
+        ("long/reach", "0", *["50"] * 8),
+    )
+
+
 def test_folders_named_by_the_seed_are_no_difference_within_a_group(tmp_path: Path) -> None:
     paths = [write_run(tmp_path, seed=seed, config={"start": f"runs/a/{seed}/x", "n": 1}) for seed in (0, 1)]
     assert not sections([read_summary(path) for path in paths], only=["settings"])

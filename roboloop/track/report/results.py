@@ -134,12 +134,13 @@ def progress(groups: Groups) -> Section:
         if not curves:
             continue
         columns = _shown_steps([curve for *_, curve in curves])
-        cells = tuple(
+        cells = [
             (label, NONE if seed is None else str(seed), *(_cell(_at(curve, step), measure) for step in columns))
             for label, seed, curve in curves
-        )
+        ]
         what = {"success": "success (%)", "return": "return"}[measure]
-        blocks.append(Table(f"{task}: {what} at steps of training.", ("run", "seed", *map(count, columns)), cells))
+        rows_shown = tuple(row for row in cells if any(cell != NONE for cell in row[2:]))
+        blocks.append(Table(f"{task}: {what} at steps of training.", ("run", "seed", *map(count, columns)), rows_shown))
     return Section("progress", "Progress", tuple(blocks))
 
 
@@ -290,6 +291,11 @@ def _nominal(step: float) -> float:
 def _shown_steps(curves: Sequence[Curve]) -> list[float]:
     """Return a few of the steps at which curves have values, the first and last among them."""
     steps = sorted({_nominal(step) for curve in curves for step in curve.step.tolist()})
+    if len(steps) <= _ALL_COLUMNS:
+        return steps
+    # those of the longest curves: shorter ones, evaluated at other steps, would take up most of the columns
+    longest = [curve for curve in curves if _nominal(float(curve.step[-1])) == steps[-1]]
+    steps = sorted({_nominal(step) for curve in longest for step in curve.step.tolist()})
     if len(steps) <= _ALL_COLUMNS:
         return steps
     return [steps[i] for i in np.unique(np.linspace(0, len(steps) - 1, _COLUMNS).round().astype(int))]
