@@ -6,17 +6,16 @@ and goes on with what was stopped, so that the same command is also how to resum
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from roboloop.core.errors import ConfigError, nearest
-from roboloop.core.files import read_json, replace_atomic
+from roboloop.core.files import read_json
 from roboloop.core.options import Options
 from roboloop.data.dataset import Dataset
 from roboloop.data.index import SCHEMA
@@ -29,8 +28,9 @@ from roboloop.run.predict import prediction
 from roboloop.run.record import record
 from roboloop.run.rundir import RunDir
 from roboloop.run.sysid import sysid
-from roboloop.track.read import read_jsonl
-from roboloop.track.stats import bootstrap_interval, iqm
+from roboloop.track.report.blocks import Table
+from roboloop.track.report.document import sections
+from roboloop.track.summary import RunSummary, read_summary, save
 from roboloop.track.terminal import number, table
 
 EXPLORE_STD = 0.27
@@ -225,13 +225,14 @@ class Pipeline:
         )  # fmt: skip
         return gap.run(f"{experiment}/refined", gap.hybrid_task)
 
-    def evaluated(self, run: Path) -> tuple[list[float], list[float]]:
-        """Return returns and lengths of a run's policy in the target, likeliest actions."""
-        target = self.gap.target_env
+    def evaluated(self, method: str) -> RunSummary:
+        """Return what is worth keeping of a method's run, with how its policy did in the target, likeliest actions."""
+        run, target = METHODS[method](self), self.gap.target_env
         self.do("eval", run, "--env", target, "--checkpoint", LAST, "--episodes", self.gap.budget.eval_episodes,
                 "--name", "simgan")  # fmt: skip
-        rows = read_jsonl(run / "eval" / f"simgan-{task_name(target)}.jsonl")[1:]
-        return [row["return"] for row in rows], [row["length"] for row in rows]
+        made, name = read_summary(run), f"simgan-{task_name(target)}"
+        there = tuple(each for each in made.evaluations if each.name == name)  # a run may have been put elsewhere too
+        return replace(made, experiment=method, evaluations=there)
 
 
 def _direct(pipe: Pipeline) -> Path:
@@ -325,12 +326,12 @@ def simgan(args: list[str]) -> int:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
     gaps = [Gap(known.robot, known.source, known.target, seed, known.runs_dir, budget) for seed in known.seeds]
     try:
-        found = {method: [_score(Pipeline(gap), method) for gap in gaps] for method in known.methods}
+        found = [Pipeline(gap).evaluated(method) for method in known.methods for gap in gaps]
         truths = [Pipeline(gap).predicted(known.methods) for gap in gaps] if LEARN_THE_GAP & set(known.methods) else []
     except Stopped as stopped:
         print("stopped: the same command goes on")
         return stopped.code
-    _show(gaps[0], known.seeds, found)
+    _show(gaps[0], found)
     if truths:
         _show_truth(truths)
     return 0
@@ -341,28 +342,14 @@ def _check(name: str, known: Sequence[str] | dict[str, Callable[[Pipeline], Path
         raise ConfigError(f"unknown {what} {name!r}{nearest(name, known)} (known: {', '.join(known)})")
 
 
-def _score(pipe: Pipeline, method: str) -> dict[str, list[float]]:
-    returns, lengths = pipe.evaluated(METHODS[method](pipe))
-    return {"return": returns, "length": lengths}
-
-
-def _show(gap: Gap, seeds: Sequence[int], found: dict[str, list[dict[str, list[float]]]]) -> None:
-    """Print the table, and write what it is made of; over several seeds the interval is of their mean returns."""
-    lines = [("method", "return", "95 %", "length", "by seed")]
-    for method, scores in found.items():
-        means = [float(np.mean(score["return"])) for score in scores]
-        values = means if len(scores) > 1 else scores[0]["return"]
-        low, high = bootstrap_interval(values, statistic=iqm)
-        lengths = np.concatenate([score["length"] for score in scores])
-        by_seed = ", ".join(f"{mean:.0f}" for mean in means)
-        lines.append(
-            (method, f"{float(iqm(values)):.0f}", f"[{low:.0f}, {high:.0f}]", f"{lengths.mean():.0f}", by_seed)
-        )
-    out = Path(gap.runs_dir) / "simgan" / gap.name / "table.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    replace_atomic(out, json.dumps({"target": gap.target_env, "seeds": list(seeds), "episodes": found}).encode())
-    print(f"\n{gap.target_env}, policies of {gap.source_env}, seeds {', '.join(map(str, seeds))}")
-    print(f"{table(lines)}\nepisodes: {out}")
+def _show(gap: Gap, runs: Sequence[RunSummary]) -> None:
+    """Print the report's table of the target, and keep what it is made of."""
+    out = save(runs, Path(gap.runs_dir) / "simgan" / gap.name / "methods.json")
+    (section,) = sections(runs, only=["elsewhere"], group_by="experiment")
+    for block in section.blocks:
+        if isinstance(block, Table):
+            print(f"\n{block.caption}\n{table([block.header, *block.rows])}")
+    print(f"curves and all else: roboloop report {out}")
 
 
 def _show_truth(truths: Sequence[list[Truth]]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -11,12 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from roboloop.track.read import read_jsonl
+from roboloop.track.summary import load
+
 pytest.importorskip("pybullet")
 SMALL = (
     "--behaviour-steps 4096 --dynamics-steps 4000 --refine-steps 4000 --target-episodes 3 --eval-episodes 2 "
     "--sysid-generations 1"
 ).split()
-TABLE = Path("runs/simgan/hopper-bullet-to-power/table.json")
+EPISODES = {
+    "direct": Path("runs/simgan/hopper-bullet/bullet/0/eval/simgan-bullet-power.jsonl"),
+    "simgan": Path("runs/simgan/hopper-bullet-to-power/refined/hopper-bullet/0/eval/simgan-bullet-power.jsonl"),
+}
+SUMMARY = Path("runs/simgan/hopper-bullet-to-power/methods.json")
 
 
 def command(*args: str) -> list[str]:
@@ -40,9 +46,19 @@ def test_each_stage_is_a_command_and_the_end_is_a_table(undisturbed: Path) -> No
     assert done.returncode == 0, done.stderr
     assert "is finished" in done.stdout  # what was there was not done again
     assert "$ roboloop sysid hopper/bullet --data runs/simgan/hopper-bullet-to-power/target/0" in done.stdout
-    results, truth = done.stdout.split("\nhopper/bullet-power, policies of")[1].split("\nhow true simulators are")
-    assert first_words(results)[1:-1] == ["method", "direct", "simgan", "sysid", "fine-tuned"]
+    results, truth = done.stdout.split("\nHeld-out episodes in hopper/bullet-power")[1].split(
+        "\nhow true simulators are"
+    )
+    assert first_words(results)[1:-1] == ["runs", "direct", "fine-tuned", "simgan", "sysid"]
     assert first_words(truth)[1:] == ["simulator", "nothing", "source", "sysid", "simgan", "target"]
+
+
+def test_what_came_of_the_methods_can_be_reported_by_their_names(undisturbed: Path) -> None:
+    runs = {run.experiment: run for run in load(undisturbed / SUMMARY)}
+    assert set(EPISODES) <= set(runs)
+    for method, path in EPISODES.items():
+        returns = [row["return"] for row in read_jsonl(undisturbed / path)[1:]]
+        assert runs[method].evaluations[0].whole.mean_return == pytest.approx(sum(returns) / len(returns), rel=1e-5)
 
 
 def first_words(text: str) -> list[str]:
@@ -50,7 +66,6 @@ def first_words(text: str) -> list[str]:
 
 
 def test_a_pipeline_that_was_stopped_ends_as_one_that_was_not(undisturbed: Path, tmp_path: Path) -> None:
-    table = json.loads((undisturbed / TABLE).read_text())
     first = subprocess.Popen(command(*SMALL), cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     dynamics = tmp_path / "runs/simgan/hopper-bullet-to-power/dynamics/hopper-bullet/0/status.json"
     deadline_s = time.monotonic() + 200
@@ -61,9 +76,8 @@ def test_a_pipeline_that_was_stopped_ends_as_one_that_was_not(undisturbed: Path,
     assert first.wait(timeout=100) in (4, -signal.SIGTERM)
     done = run(tmp_path, *SMALL)
     assert done.returncode == 0, done.stderr
-    again = json.loads((tmp_path / TABLE).read_text())
-    for method in ("direct", "simgan"):
-        assert again["episodes"][method] == table["episodes"][method]
+    for path in EPISODES.values():
+        assert read_jsonl(tmp_path / path)[1:] == read_jsonl(undisturbed / path)[1:]
 
 
 @pytest.mark.parametrize(

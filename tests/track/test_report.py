@@ -203,9 +203,9 @@ def test_seeds_are_in_order_whatever_they_were_read_from(tmp_path: Path) -> None
 
 
 def test_progress_is_shown_at_steps_of_the_longest_runs_and_of_runs_that_have_any_of_them(tmp_path: Path) -> None:
-    long = write_run(tmp_path, "long", success={step: 0.5 for step in range(4000, 60001, 4000)})
-    short = write_run(tmp_path, "short", success={step: 0.5 for step in range(2500, 10001, 2500)})
-    half = write_run(tmp_path, "half", success={step: 0.5 for step in range(4000, 30001, 4000)})
+    long = write_run(tmp_path, "long", success=dict.fromkeys(range(4000, 60001, 4000), 0.5))
+    short = write_run(tmp_path, "short", success=dict.fromkeys(range(2500, 10001, 2500), 0.5))
+    half = write_run(tmp_path, "half", success=dict.fromkeys(range(4000, 30001, 4000), 0.5))
     found = table([read_summary(path) for path in (long, short, half)], "progress")
     assert found.header == ("run", "seed", "4k", "12k", "20k", "28k", "36k", "44k", "52k", "60k")
     assert found.rows == (
@@ -248,8 +248,8 @@ def test_who_was_trained_in_an_environment_stands_beside_who_was_put_there(tmp_p
     write_eval(other, 20, [1, 1])  # at home in a third place: no row
     runs = [read_summary(path) for path in (put, home, other)]
     assert [row[:3] for row in table(runs, "elsewhere").rows] == [
-        ("oracle/reach", "1", "100 %"),
-        ("source/reach", "1", "50 %"),
+        ("oracle/reach", "1", "100 % [34, 100]"),
+        ("source/reach", "1", "50 % [9, 91]"),
     ]
 
 

@@ -204,7 +204,10 @@ def _is_home(run: RunSummary, place: Mapping[str, object]) -> bool:
 
 
 _OUTCOME = ("seeds", "outcome", "all episodes", "length", "each seed")
-_OUTCOME_CAPTION = "IQM over seeds [95 % bootstrap], all episodes as one, their mean length in steps."
+_OUTCOME_CAPTION = (
+    "IQM over seeds [95 % bootstrap], of one seed the outcome of its episodes; all episodes as one; mean length in "
+    "steps."
+)
 
 
 def _outcome(about: tuple[str, ...], found: Sequence[Evaluation]) -> list[tuple[str, ...]]:
@@ -214,9 +217,11 @@ def _outcome(about: tuple[str, ...], found: Sequence[Evaluation]) -> list[tuple[
     whole = pooled([each.whole for each in found])
     if whole is None:
         return []
-    all_episodes = shown_result(whole) if measure == "success" else NONE
     length = NONE if whole.mean_length is None else f"{whole.mean_length:.0f}"
-    each_seed = ", ".join(shown(score, measure) for score in scores) if len(scores) > 1 else NONE
+    if len(found) == 1:
+        return [(*about, "1", shown_result(whole), NONE, length, NONE)]
+    all_episodes = shown_result(whole) if measure == "success" else NONE
+    each_seed = ", ".join(shown(score, measure) for score in scores)
     outcome = _iqm([{"": score} for score in scores], measure)
     return [(*about, str(len(found)), outcome, all_episodes, length, each_seed)]
 

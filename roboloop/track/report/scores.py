@@ -158,10 +158,10 @@ def shown_result(result: Result | None, measure: str = "") -> str:
 
 
 def pooled(results: Sequence[Result]) -> Result | None:
-    """Return the outcome of all episodes of several evaluations; of returns only the mean is known then."""
+    """Return the outcome of all episodes of evaluations; of the returns of several only the mean is known then."""
+    if len(results) < 2:
+        return results[0] if results else None
     episodes = sum(result.episodes for result in results)
-    if not episodes:
-        return None
     known = [result.successes for result in results if result.successes is not None]
     weights = [result.episodes for result in results]
     mean_return = float(np.average([result.mean_return for result in results], weights=weights))
