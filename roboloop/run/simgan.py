@@ -345,10 +345,10 @@ def _check(name: str, known: Sequence[str] | dict[str, Callable[[Pipeline], Path
 def _show(gap: Gap, runs: Sequence[RunSummary]) -> None:
     """Print the report's table of the target, and keep what it is made of."""
     out = save(runs, Path(gap.runs_dir) / "simgan" / gap.name / "methods.json")
-    (section,) = sections(runs, only=["elsewhere"], group_by="experiment")
-    for block in section.blocks:
-        if isinstance(block, Table):
-            print(f"\n{block.caption}\n{table([block.header, *block.rows])}")
+    there = sections(runs, only=["elsewhere"], group_by="experiment")
+    made = there or sections(runs, only=["final"], group_by="experiment")  # all methods were trained in the target
+    for block in (block for section in made for block in section.blocks if isinstance(block, Table)):
+        print(f"\n{block.caption}\n{table([block.header, *block.rows])}")
     print(f"curves and all else: roboloop report {out}")
 
 

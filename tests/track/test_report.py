@@ -232,11 +232,13 @@ def test_an_evaluation_elsewhere_is_shown_with_where_and_does_not_count(tmp_path
         runs.append(read_summary(run))
     assert table(runs, "protocols", 1).rows[0][3] == "1, test, seed 0, in toy/b, env.mass 2.0"
     assert "held out" not in table(runs, "final").header
-    there = table(runs, "elsewhere")
-    assert there.caption.startswith("Held-out episodes in toy/b, env.mass 2.0: ")
-    assert there.header == ("runs", "seeds", "outcome", "all episodes", "length", "each seed")
-    assert there.rows == (("sac/reach", "2", "75 % [50, 100]", "75 % [30, 95]", "10", "50 %, 100 %"),)
-    assert table(runs, "elsewhere", 1).rows == (("sac/reach", "target 3.5", "2", "0 [0, 0]", "10", "0, 0"),)
+    found = table(runs, "elsewhere")
+    assert found.header == ("runs", "asked for", "seeds", "outcome", "all episodes", "length", "each seed")
+    there, aimed = found.rows
+    assert there == (
+        "sac/reach", "in toy/b, env.mass 2.0", "2", "75 % [50, 100]", "75 % [30, 95]", "10", "50 %, 100 %"
+    )  # fmt: skip
+    assert aimed == ("sac/reach", "target 3.5", "2", "0 [0, 0]", "–", "10", "0, 0")
 
 
 def test_who_was_trained_in_an_environment_stands_beside_who_was_put_there(tmp_path: Path) -> None:
@@ -247,7 +249,9 @@ def test_who_was_trained_in_an_environment_stands_beside_who_was_put_there(tmp_p
     other = write_run(tmp_path, "heavy", config={"env": {"id": "toy/c", "mass": 2.0}})
     write_eval(other, 20, [1, 1])  # at home in a third place: no row
     runs = [read_summary(path) for path in (put, home, other)]
-    assert [row[:3] for row in table(runs, "elsewhere").rows] == [
+    found = table(runs, "elsewhere")
+    assert found.caption.startswith("Held-out episodes in toy/b: ")
+    assert [row[:3] for row in found.rows] == [
         ("oracle/reach", "1", "100 % [34, 100]"),
         ("source/reach", "1", "50 % [9, 91]"),
     ]

@@ -174,28 +174,35 @@ def tasks(groups: Groups) -> Section:
 
 
 def elsewhere(groups: Groups) -> Section:
-    """Return evaluations in other environments, one table for each, and those with targets or schedules."""
-    special = {asked(each): each.special for runs in groups.values() for run in runs for each in run.evaluations}
+    """Return evaluations elsewhere or with a wish: a table for each environment into which several were put."""
+    evaluations = [each for runs in groups.values() for run in runs for each in run.evaluations if each.special]
+    special = {asked(each): each.special for each in evaluations}
     places = {wish: about["env"] for wish, about in special.items() if set(about) == {"env"}}
-    blocks = []
-    for wish, place in places.items():
-        rows = []
-        for label, runs in groups.items():
-            # who was trained there belongs beside who was put there
-            found = [final_evaluation(run, "" if _is_home(run, place) else wish) for run in runs]
-            rows += _outcome((label,), [each for each in found if each])
-        caption = f"Held-out episodes {wish}: {_OUTCOME_CAPTION}"
-        blocks.append(without_empty(caption, ("runs", *_OUTCOME), rows))
+    shared = {wish: rows for wish, place in places.items() if len(rows := _put_into(groups, wish, place)) > 1}
+    blocks = [
+        without_empty(f"Held-out episodes {wish}: {_OUTCOME_CAPTION}", ("runs", *_OUTCOME), rows)
+        for wish, rows in shared.items()
+    ]
+    others = [
+        (label, wish, *cells)
+        for label, runs in groups.items()
+        for wish in special
+        if wish not in shared
+        for cells in _outcome([final_evaluation(run, wish) for run in runs])
+    ]
+    if others:
+        caption = f"Held-out episodes elsewhere or otherwise: {_OUTCOME_CAPTION}"
+        blocks.append(without_empty(caption, ("runs", "asked for", *_OUTCOME), others))
+    return Section("elsewhere", "Elsewhere", tuple(blocks))
+
+
+def _put_into(groups: Groups, wish: str, place: Mapping[str, object]) -> list[tuple[str, ...]]:
+    """Return a row for each group that was put into an environment, and for those that were trained there."""
     rows = []
     for label, runs in groups.items():
-        for wish in dict.fromkeys(asked(each) for run in runs for each in run.evaluations if each.special):
-            if wish not in places:
-                found = [final_evaluation(run, wish) for run in runs]
-                rows += _outcome((label, wish), [each for each in found if each])
-    if rows:
-        caption = f"Held-out episodes with a target, a schedule or a way to pick: {_OUTCOME_CAPTION}"
-        blocks.append(without_empty(caption, ("runs", "asked for", *_OUTCOME), rows))
-    return Section("elsewhere", "Elsewhere", tuple(blocks))
+        found = [final_evaluation(run, "" if _is_home(run, place) else wish) for run in runs]
+        rows += [(label, *cells) for cells in _outcome(found)]
+    return rows
 
 
 def _is_home(run: RunSummary, place: Mapping[str, object]) -> bool:
@@ -210,20 +217,20 @@ _OUTCOME_CAPTION = (
 )
 
 
-def _outcome(about: tuple[str, ...], found: Sequence[Evaluation]) -> list[tuple[str, ...]]:
-    """Return a row about evaluations of a group that were asked for the same; none where there are none."""
-    measure = "return" if any(each.whole.successes is None for each in found) else "success"
-    scores = [value for each in found if (value := value_of(each.whole, measure)) is not None]
-    whole = pooled([each.whole for each in found])
+def _outcome(evaluations: Sequence[Evaluation | None]) -> list[tuple[str, ...]]:
+    """Return the cells about evaluations of a group that were asked for the same; none where there are none."""
+    found = [each.whole for each in evaluations if each]
+    whole = pooled(found)
     if whole is None:
         return []
     length = NONE if whole.mean_length is None else f"{whole.mean_length:.0f}"
     if len(found) == 1:
-        return [(*about, "1", shown_result(whole), NONE, length, NONE)]
+        return [("1", shown_result(whole), NONE, length, NONE)]
+    measure = "return" if whole.successes is None else "success"
+    scores = [value for each in found if (value := value_of(each, measure)) is not None]
     all_episodes = shown_result(whole) if measure == "success" else NONE
     each_seed = ", ".join(shown(score, measure) for score in scores)
-    outcome = _iqm([{"": score} for score in scores], measure)
-    return [(*about, str(len(found)), outcome, all_episodes, length, each_seed)]
+    return [(str(len(found)), _iqm([{"": score} for score in scores], measure), all_episodes, length, each_seed)]
 
 
 def compare(runs: Sequence[RunSummary]) -> Section:
