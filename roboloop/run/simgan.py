@@ -10,9 +10,6 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import NamedTuple
-
-import numpy as np
 
 from roboloop.core.errors import ConfigError, nearest
 from roboloop.core.files import read_json
@@ -30,8 +27,8 @@ from roboloop.run.rundir import RunDir
 from roboloop.run.sysid import sysid
 from roboloop.track.report.blocks import Table
 from roboloop.track.report.document import sections
-from roboloop.track.summary import RunSummary, read_summary, save
-from roboloop.track.terminal import number, table
+from roboloop.track.summary import Prediction, RunSummary, read_summary, save
+from roboloop.track.terminal import table
 
 EXPLORE_STD = 0.27
 """Of the behaviour policy where its data teach a simulator: the reference's exp(-1.3)."""
@@ -112,14 +109,6 @@ class Gap:
         return f"{self.robot}-{self.source}"
 
 
-class Truth(NamedTuple):
-    """How well a simulator predicts what was recorded in the target."""
-
-    simulator: str
-    errors: dict[int, float | None]
-    """Over so many control steps, in deviations of the data; none where no episode is as long."""
-
-
 class Pipeline:
     """The stages of one gap, each by its command."""
 
@@ -192,7 +181,7 @@ class Pipeline:
                     "--generations", gap.budget.sysid_generations, "--seed", gap.seed)  # fmt: skip
         return found
 
-    def predicted(self, methods: Sequence[str]) -> list[Truth]:
+    def predicted(self, methods: Sequence[str]) -> tuple[Prediction, ...]:
         """Return how true the source is, what the methods made of it, and the target itself, on held-out data."""
         gap, data = self.gap, self.target()
         ensembles = {}
@@ -207,10 +196,15 @@ class Pipeline:
                 "--out", out, *flags)  # fmt: skip
         names = ("nothing moves", "source", *ensembles, "target")
         rows = read_json(out)["simulators"]
-        return [
-            Truth(name, {e["steps"]: e["normalised"] for e in row["errors"]})
+        return tuple(
+            Prediction(
+                name,
+                gap.target_env,
+                {str(e["steps"]): e["normalised"] for e in row["errors"]},
+                {key: mean for key, (mean, _) in row["parameters"].items()},
+            )
             for name, row in zip(names, rows, strict=True)
-        ]
+        )
 
     def start(self) -> list[object]:
         """Say where refinement begins."""
@@ -331,9 +325,9 @@ def simgan(args: list[str]) -> int:
     except Stopped as stopped:
         print("stopped: the same command goes on")
         return stopped.code
+    # runs are in order of methods, so the first are one of each seed: predictions of a seed are kept with that
+    found[: len(truths)] = [replace(run, predictions=truth) for run, truth in zip(found, truths, strict=False)]
     _show(gaps[0], found)
-    if truths:
-        _show_truth(truths)
     return 0
 
 
@@ -343,21 +337,11 @@ def _check(name: str, known: Sequence[str] | dict[str, Callable[[Pipeline], Path
 
 
 def _show(gap: Gap, runs: Sequence[RunSummary]) -> None:
-    """Print the report's table of the target, and keep what it is made of."""
+    """Print the report's tables of the target, and keep what they are made of."""
     out = save(runs, Path(gap.runs_dir) / "simgan" / gap.name / "methods.json")
-    there = sections(runs, only=["elsewhere"], group_by="experiment")
-    made = there or sections(runs, only=["final"], group_by="experiment")  # all methods were trained in the target
+    has_been_elsewhere = sections(runs, only=["elsewhere"])  # else all methods were trained in the target
+    score = "elsewhere" if has_been_elsewhere else "final"
+    made = sections(runs, only=[score, "truth"], group_by="experiment")
     for block in (block for section in made for block in section.blocks if isinstance(block, Table)):
         print(f"\n{block.caption}\n{table([block.header, *block.rows])}")
     print(f"curves and all else: roboloop report {out}")
-
-
-def _show_truth(truths: Sequence[list[Truth]]) -> None:
-    """Print how true each simulator is: errors averaged over seeds, of those that have some."""
-    steps = list(truths[0][0].errors)
-    lines: list[list[str]] = [["simulator", *(f"{k} steps" for k in steps)]]
-    for of_seeds in zip(*truths, strict=True):
-        known = [[truth.errors[k] for truth in of_seeds if truth.errors[k] is not None] for k in steps]
-        lines.append([of_seeds[0].simulator, *(number(float(np.mean(e))) if e else "-" for e in known)])
-    print("\nhow true simulators are: errors on held-out episodes of the target, in deviations of the data")
-    print(table(lines))

@@ -73,6 +73,19 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
+class Prediction:
+    """How well a simulator predicts what was recorded in a world that it stands for."""
+
+    simulator: str
+    target: str
+    """That world, by the name of its environment."""
+    errors: dict[str, float | None]
+    """By the number of control steps, in deviations of the record; none where no episode is as long."""
+    parameters: dict[str, float] = field(default_factory=dict)
+    """Mean of what generators set in it; empty where nobody sets any."""
+
+
+@dataclass(frozen=True)
 class RunSummary:
     """One run, without anything that only its directory can hold."""
 
@@ -93,6 +106,8 @@ class RunSummary:
     """Versions, commit, platform, command."""
     datasets: dict[str, Facts] = field(default_factory=dict)
     """By folder."""
+    predictions: tuple[Prediction, ...] = ()
+    """Of the simulators that were made beside the run for the same target."""
     videos: tuple[str, ...] = ()
     """File names, or paths where the run directory was read."""
     notes: tuple[str, ...] = ()
@@ -145,8 +160,8 @@ def read_summary(path: Path, read_dataset: DatasetReader | None = None, with_log
         (_part(partial(_seconds, path), notes) or {}) if with_logs else {},
         origin,
         datasets,
-        tuple(str(file) for file in sorted((path / "videos").glob("*")) if file.suffix in _VIDEOS),
-        tuple(notes),
+        videos=tuple(str(file) for file in sorted((path / "videos").glob("*")) if file.suffix in _VIDEOS),
+        notes=tuple(notes),
     )
 
 
@@ -229,6 +244,7 @@ def _from_row(row: Facts, common: Facts) -> RunSummary:
         for each in row.get("evaluations", ())
     )  # fmt: skip
     tuples = {key: tuple(row.get(key, ())) for key in ("videos", "notes")}
+    tuples["predictions"] = tuple(map(_prediction, row.get("predictions", ())))
     config = dict(sorted({**common, **row.get("config", {})}.items()))
     return RunSummary(**{**row, "config": config, "curves": curves, "evaluations": evaluations, **tuples})
 
@@ -236,6 +252,12 @@ def _from_row(row: Facts, common: Facts) -> RunSummary:
 def _result(data: Facts) -> Result:
     numbers = {key: math.nan for key in ("mean_return", "return_low", "return_high") if data[key] is None}
     return Result(**{**data, **numbers})
+
+
+def _prediction(data: Facts) -> Prediction:
+    errors = {k: None if error is None else float(error) for k, error in data["errors"].items()}
+    parameters = {name: float(mean) for name, mean in data.get("parameters", {}).items()}
+    return Prediction(data["simulator"], data["target"], errors, parameters)
 
 
 def _part(read: Callable[[], Any], notes: list[str]) -> Any:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from roboloop.core.files import read_json
 from roboloop.track.read import read_jsonl
 from roboloop.track.summary import load
 
@@ -22,6 +23,7 @@ EPISODES = {
     "direct": Path("runs/simgan/hopper-bullet/bullet/0/eval/simgan-bullet-power.jsonl"),
     "simgan": Path("runs/simgan/hopper-bullet-to-power/refined/hopper-bullet/0/eval/simgan-bullet-power.jsonl"),
 }
+ERRORS = Path("runs/simgan/hopper-bullet-to-power/predict/0/errors.json")
 SUMMARY = Path("runs/simgan/hopper-bullet-to-power/methods.json")
 
 
@@ -46,11 +48,12 @@ def test_each_stage_is_a_command_and_the_end_is_a_table(undisturbed: Path) -> No
     assert done.returncode == 0, done.stderr
     assert "is finished" in done.stdout  # what was there was not done again
     assert "$ roboloop sysid hopper/bullet --data runs/simgan/hopper-bullet-to-power/target/0" in done.stdout
-    results, truth = done.stdout.split("\nHeld-out episodes in hopper/bullet-power")[1].split(
-        "\nhow true simulators are"
-    )
-    assert first_words(results)[1:-1] == ["runs", "direct", "fine-tuned", "simgan", "sysid"]
+    results, rest = done.stdout.split("\nHeld-out episodes in hopper/bullet-power")[1].split("\nErrors of predicting")
+    truth, parameters = rest.split("\nWhat was set in the source")
+    assert first_words(results)[1:] == ["runs", "direct", "fine-tuned", "simgan", "sysid"]
     assert first_words(truth)[1:] == ["simulator", "nothing", "source", "sysid", "simgan", "target"]
+    assert first_words(parameters)[1] == "parameter"
+    assert "foot: motor" in parameters
 
 
 def test_what_came_of_the_methods_can_be_reported_by_their_names(undisturbed: Path) -> None:
@@ -59,6 +62,11 @@ def test_what_came_of_the_methods_can_be_reported_by_their_names(undisturbed: Pa
     for method, path in EPISODES.items():
         returns = [row["return"] for row in read_jsonl(undisturbed / path)[1:]]
         assert runs[method].evaluations[0].whole.mean_return == pytest.approx(sum(returns) / len(returns), rel=1e-5)
+    errors = read_json(undisturbed / ERRORS)["simulators"]
+    said = runs["direct"].predictions
+    assert [each.simulator for each in said][-1] == "target"
+    assert [each.errors["1"] for each in said] == [row["errors"][0]["normalised"] for row in errors]
+    assert [set(each.parameters) for each in said] == [set(row["parameters"]) for row in errors]
 
 
 def first_words(text: str) -> list[str]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from roboloop.track.report.document import KEYS, sections
 from roboloop.track.report.refresh import refreshed
 from roboloop.track.report.svg import draw, ticks
 from roboloop.track.stats import improvement_interval
-from roboloop.track.summary import RunSummary, load, read_summary, renamed, save
+from roboloop.track.summary import Prediction, RunSummary, load, read_summary, renamed, save
 from tests.run.fake_runs import write_eval, write_run
 
 ROOT = Path(__file__).parents[2]
@@ -360,5 +361,30 @@ def test_a_chart_draws_a_level_line_one_point_and_leaves_out_what_is_not_finite(
 def test_every_section_has_a_key_that_can_be_asked_for(tmp_path: Path) -> None:
     runs = two_methods(tmp_path)
     assert [section.key for section in sections(runs, ["x: bad"])] == [
-        key for key in KEYS if key not in ("tasks", "over-tasks", "elsewhere", "protocols", "videos", "datasets")
+        key
+        for key in KEYS
+        if key not in ("tasks", "over-tasks", "elsewhere", "truth", "protocols", "videos", "datasets")
     ]
+
+
+def test_errors_of_simulators_are_means_over_seeds_and_parameters_stand_for_each(tmp_path: Path) -> None:
+    def made(seed: int, of_source: float, foot: float) -> RunSummary:
+        predictions = (
+            Prediction("source", "hopper/power", {"1": of_source, "25": None}),
+            Prediction("simgan", "hopper/power", {"1": of_source / 4, "25": None}, {"foot: motor": foot}),
+        )
+        return replace(read_summary(write_run(tmp_path, "direct", seed=seed)), predictions=predictions)
+
+    runs = load(save([made(1, 0.6, 0.52), made(0, 0.4, 0.5)], tmp_path / "s.json"))
+    errors, parameters = table(runs, "truth"), table(runs, "truth", 1)
+    assert errors.header == ("simulator", "seeds", "1 step", "25 steps")
+    assert errors.rows == (("source", "2", "0.5", "–"), ("simgan", "2", "0.125", "–"))
+    assert (parameters.header, parameters.rows) == (("parameter", "simgan"), (("foot: motor", "0.5, 0.52"),))
+    assert "hopper/power" in errors.caption
+
+
+def test_each_target_has_tables_of_its_own(tmp_path: Path) -> None:
+    run = read_summary(write_run(tmp_path))
+    predictions = tuple(Prediction("source", target, {"1": 1.0}) for target in ("a", "b"))
+    (section,) = sections([replace(run, predictions=predictions)], only=["truth"])
+    assert [block.rows for block in section.blocks if isinstance(block, Table)] == [(("source", "1", "1"),)] * 2

@@ -8,11 +8,12 @@ from roboloop.core.errors import ConfigError, nearest
 from roboloop.track.curves import grouped
 from roboloop.track.report import charts, facts, results
 from roboloop.track.report.blocks import Note, Section
+from roboloop.track.report.truth import truth
 from roboloop.track.summary import RunSummary
 
 KEYS = (
-    "final", "curves", "runs", "progress", "tasks", "compare", "over-tasks", "elsewhere", "settings", "protocols",
-    "videos", "datasets", "time", "origin", "left-out",
+    "final", "curves", "runs", "progress", "tasks", "compare", "over-tasks", "elsewhere", "truth", "settings",
+    "protocols", "videos", "datasets", "time", "origin", "left-out",
 )  # fmt: skip
 
 
@@ -37,6 +38,7 @@ def sections(
         "compare": lambda: results.compare(runs),
         "over-tasks": lambda: charts.over_tasks(runs),
         "elsewhere": lambda: results.elsewhere(groups),
+        "truth": lambda: truth(groups),
         "settings": lambda: facts.settings(groups),
         "protocols": lambda: facts.protocols(groups),
         "videos": lambda: facts.videos(groups),
