@@ -6,6 +6,7 @@ import contextlib
 import os
 import runpy
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def train(args: list[str]) -> int:
     known, flags = options.parse_known_args(args[1:] if recipe else args)
     flags = aliases(flags)
     if known.fork:
-        return _run(_fork(known.fork, known.at, flags, args), resume=True)
+        return _fork(known.fork, known.at, flags, args)
     if known.resume:
         return _run(_reopen(Path(known.resume), flags), resume=True)
     config = config_of(base_config(recipe, known.config, known.algo), flags)
@@ -55,7 +56,10 @@ def train(args: list[str]) -> int:
         return _run(run, resume=True)
     RunDir.free_path(config)
     parts = build(config)  # before anything is on disk: an env that cannot be made leaves no trace
-    _begin_with(parts, config)
+    from roboloop.run.start import take_over
+
+    with _closed_by_errors(parts):
+        take_over(parts.algo, config)
     return _run(RunDir.create(config, ["train", *args]), resume=False, parts=parts)
 
 
@@ -104,19 +108,20 @@ def _reopen(path: Path, flags: list[str]) -> RunDir:
     return run
 
 
-def _begin_with(parts: Parts, config: Experiment) -> None:
-    """Give a new run the weights that its config names; what was built ends where they do not fit."""
-    from roboloop.run.start import take_over
-
+@contextlib.contextmanager
+def _closed_by_errors(parts: Parts) -> Iterator[None]:
+    """Close what was built for a run when weights do not fit it."""
     try:
-        take_over(parts.algo, config)
+        yield
     except Exception:
         for part in (parts.sampler, parts.evaluator, parts.algo):
             part.close()
         raise
 
 
-def _fork(source: Path, step: int | None, flags: list[str], args: list[str]) -> RunDir:
+def _fork(source: Path, step: int | None, flags: list[str], args: list[str]) -> int:
+    from roboloop.run import checkpoint
+
     if step is None:
         raise ConfigError("--fork RUN needs --at STEP")
     old = RunDir.open(source)
@@ -127,7 +132,11 @@ def _fork(source: Path, step: int | None, flags: list[str], args: list[str]) -> 
         if getattr(getattr(config, section), key) != getattr(getattr(old.config, section), key):
             hint = f" (--start {source} takes over weights alone)" if name == "env.id" else ""
             raise ConfigError(f"a fork keeps {name}: its buffer and its running episodes depend on it{hint}")
-    return old.fork(config, step, ["train", *args])
+    RunDir.free_path(config)
+    parts = build(config)
+    with _closed_by_errors(parts):  # what does not fit leaves no trace
+        parts.algo.load(checkpoint.at_step(old.checkpoints, step).state["algo"])
+    return _run(old.fork(config, step, ["train", *args]), resume=True, parts=parts)
 
 
 def _run(run: RunDir, resume: bool, parts: Parts | None = None) -> int:

@@ -22,6 +22,8 @@ from roboloop.run.config import Experiment
 from roboloop.track.read import boot_id, find_runs
 
 _PACKAGES = ("roboloop", "torch", "numpy", "gymnasium", "mujoco", "metaworld", "dm_control", "safetensors")
+_FORKING = "forking"
+"""In a directory whose journal and checkpoints are copies that may not be whole: a new start clears them away."""
 _BEGUN = {"lock", "meta.json", "status.json", ".status.json.tmp", ".config.yaml.tmp", "launch"}
 """All that is there of a run whose process was killed while it was created: nothing that could be lost.
 
@@ -49,19 +51,29 @@ class RunDir:
         path = run_path(config)
         if (path / "config.yaml").exists():
             raise RunExists(_exists_message(path))
-        if path.is_dir() and any(p.name not in _BEGUN for p in path.iterdir()):
+        is_foreign = path.is_dir() and any(p.name not in _BEGUN for p in path.iterdir())
+        if is_foreign and not (path / _FORKING).exists():
             raise DataError(f"{path} exists and is not a run directory: choose another --experiment or --runs-dir")
         return path
 
     @classmethod
     def create(cls, config: Experiment, command: Sequence[str]) -> RunDir:
         """Make a new run directory and hold it."""
+        run = cls._begin(config, command)
+        run.save_config(config)  # last: from here on it is a run
+        return run
+
+    @classmethod
+    def _begin(cls, config: Experiment, command: Sequence[str]) -> RunDir:
         path = cls.free_path(config)
         path.mkdir(parents=True, exist_ok=True)
         run = cls(path, config, take_lock(path, "running in"))
+        if (path / _FORKING).exists():
+            for left in [p for p in path.iterdir() if p.name not in _BEGUN and p.name != _FORKING]:
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+            (path / _FORKING).unlink()
         write_durable(path / "meta.json", json.dumps(_meta(command), indent=1).encode())
         run.write_status("running", {"step": 0, "steps": config.steps})
-        run.save_config(config)  # last: from here on it is a run
         return run
 
     @classmethod
@@ -74,7 +86,10 @@ class RunDir:
             config = override(Experiment(), read_file(path / "config.yaml"))
         except ConfigError as error:
             raise DataError(f"run directory {path} cannot be read: {error}") from None
-        return cls(path, config, take_lock(path, "running in") if write else None)
+        lock = take_lock(path, "running in") if write else None
+        if write:
+            (path / _FORKING).unlink(missing_ok=True)  # a run is whole once it has a config
+        return cls(path, config, lock)
 
     def save_config(self, config: Experiment) -> None:
         """Write the resolved config."""
@@ -108,15 +123,22 @@ class RunDir:
         from roboloop.run import checkpoint
 
         source = checkpoint.at_step(self.checkpoints, step)
-        run = RunDir.create(config, command)
+        run = RunDir._begin(config, command)
+        write_durable(run.path / _FORKING, b"")
+        sync_directory(run.path)
         journal.copy(self.journal, run.journal, source.journal)
         for name, offset in source.log_offsets.items():
             write_durable(run.path / name, (self.path / name).read_bytes()[:offset])
         run.checkpoints.mkdir()
         temporary = run.checkpoints / f".tmp-{source.path.name}"
-        shutil.copytree(source.path, temporary)
+        temporary.mkdir()
+        for file in source.path.iterdir():
+            write_durable(temporary / file.name, file.read_bytes())
+        sync_directory(temporary)
         os.rename(temporary, run.checkpoints / source.path.name)
         sync_directory(run.checkpoints)
+        run.save_config(config)  # all is copied: from here on it is a run, and what it began as is found by a resume
+        (run.path / _FORKING).unlink()
         return run
 
     def close(self) -> None:

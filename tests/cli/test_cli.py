@@ -147,6 +147,12 @@ def test_fork_goes_on_from_an_old_checkpoint_under_a_new_name(finished):
     assert "resumed at step 100" in done.stdout
 
 
+def test_a_fork_whose_nets_do_not_fit_leaves_no_trace(finished):
+    done = roboloop("train", "--fork", finished, "--at", 100, "--experiment", "other", "--algo.hidden", 7, 7)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert not finished.parents[1].with_name("other").exists()
+
+
 def test_resume_may_extend_but_not_rewrite_the_past(finished):
     done = roboloop("train", "--resume", finished, "--algo.gamma", 0.9)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)

@@ -7,7 +7,7 @@ import pytest
 
 from roboloop.core.errors import DataError, RunExists
 from roboloop.core.state import equal
-from roboloop.run.rundir import RunDir
+from roboloop.run.rundir import RunDir, run_path
 from tests.run.helpers import make_runner, remains, train
 
 
@@ -73,6 +73,38 @@ def test_a_damaged_config_is_one_line(tiny):
     (run.path / "config.yaml").write_text("sed: 3\n")
     with pytest.raises(DataError, match=r"cannot be read: unknown config key 'sed'; did you mean 'seed'\?"):
         RunDir.open(run.path)
+
+
+def test_a_fork_that_was_killed_is_no_run_and_the_same_command_makes_it(tiny, monkeypatch):
+    old, config = train(tiny(checkpoint={"milestone_steps": 100})), tiny(experiment="fork")
+
+    def killed(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDir, "save_config", killed)  # after all copies
+        with pytest.raises(KeyboardInterrupt):
+            RunDir.open(old).fork(config, 200, [])
+    half = run_path(config)
+    assert (half / "journal").exists()
+    with pytest.raises(DataError, match="is not a run directory"):
+        RunDir.open(half)
+    (half / "journal" / "seg-00009.rlj").write_bytes(b"of another try")
+    run = RunDir.open(old).fork(config, 200, [])
+    assert sorted(p.name for p in run.journal.iterdir()) == ["seg-00000.rlj"]
+    assert not (half / "forking").exists()
+    run.close()
+
+
+def test_a_run_from_scratch_takes_nothing_over_from_a_fork_that_was_killed(tiny):
+    config = tiny(experiment="fork")
+    half = run_path(config)
+    (half / "checkpoints" / "step-200").mkdir(parents=True)
+    (half / "forking").touch()
+    run = RunDir.create(config, [])
+    assert not run.checkpoints.exists()
+    assert not (half / "forking").exists()
+    run.close()
 
 
 def test_a_fork_begins_as_the_old_run_was_then(tiny):
