@@ -111,7 +111,13 @@ def read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"config file {path} cannot be read: {error}") from None
     try:
         data = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (json.JSONDecodeError, yaml.YAMLError) as error:
+        json.dumps(data, default=str)  # a mapping that holds itself has no end
+    except (
+        ValueError,
+        TypeError,
+        RecursionError,
+        yaml.YAMLError,
+    ) as error:  # dates that there are not, keys that are lists
         raise ConfigError(f"config file {path} is not valid: {' '.join(str(error).split())}") from None
     if data is None:
         return {}

@@ -36,11 +36,33 @@ def write_durable(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
+@contextlib.contextmanager
+def writing(out: Path) -> Iterator[None]:
+    """Make the folder of a file that a user asked for; what keeps it from being written is one line."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise DataError(f"{out} cannot be written: {error.strerror or error}") from None
+
+
+def is_inside(path: Path, root: Path) -> bool:
+    """Say whether what a path leads to after all symbolic links is a root or below it."""
+    try:
+        return path.resolve(strict=True).is_relative_to(root.resolve(strict=True))
+    except (OSError, RuntimeError, ValueError):
+        return False
+
+
 def replace_atomic(path: Path, data: bytes) -> None:
     """Replace a small file so that a reader sees the old or the new one, never half of it."""
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_bytes(data)
-    os.replace(temporary, path)
+    try:
+        os.replace(temporary, path)
+    except OSError:  # a directory of that name
+        temporary.unlink()
+        raise
 
 
 def take_lock(directory: Path, doing: str, *where: str) -> IO[str]:

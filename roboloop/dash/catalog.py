@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import threading
 import time
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from roboloop.core.errors import DataError
+from roboloop.core.files import is_inside
 from roboloop.launch.watch import Row, look
 
 _FRESH_S = 1.0
@@ -66,11 +68,10 @@ class Catalog:
 
 def contained(path: Path, root: Path) -> bool:
     """Say whether a path is below a root (or the root) after all symbolic links have been followed."""
-    try:
-        return path.resolve(strict=True).is_relative_to(root.resolve(strict=True))
-    except (OSError, RuntimeError, ValueError):
-        # a run of a sweep that waits has no directory yet: its name alone must be below
-        return not path.exists() and ".." not in path.parts and path.is_relative_to(root)
+    if is_inside(path, root):
+        return True
+    # a run of a sweep that waits has no directory yet: its name alone must be below
+    return not os.path.lexists(path) and ".." not in path.parts and path.is_relative_to(root)
 
 
 def is_media(path: Path, run: Path) -> bool:

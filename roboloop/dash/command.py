@@ -38,9 +38,8 @@ def dash(args: list[str]) -> int:
             raise ConfigError(f"dash needs {needed}: pip install 'roboloop[dash]'")
     listening = listen(known.host, known.port)
     port, token = listening.getsockname()[1], secrets.token_urlsafe(24)
-    shown = f"[{known.host}]" if ":" in known.host else known.host
     # behind '#', so that it is in no request, no log and no referrer
-    url = f"http://{shown}:{port}/#token={token}"
+    url = f"http://{in_url(known.host)}:{port}/#token={token}"
     print(f"{url}\nCtrl-C ends the page; runs go on", flush=True)
     if known.open:
         import webbrowser
@@ -77,10 +76,15 @@ def is_loopback(host: str) -> bool:
 
 def host_names(host: str, port: int) -> frozenset[str]:
     """Return the names, with port, under which the page is served; ``*`` stands for any address, but no other name."""
-    own = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]")}
+    own = {f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]", in_url(host))}
     if is_loopback(host):
         return frozenset(own)
-    return frozenset(own | {f"{host}:{port}", f"{socket.gethostname()}:{port}", "*"})
+    return frozenset(own | {f"{socket.gethostname()}:{port}", "*"})
+
+
+def in_url(host: str) -> str:
+    """Return an address as it stands in a URL."""
+    return f"[{host}]" if ":" in host else host
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -91,6 +95,7 @@ def listen(host: str, port: int) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
         listening.listen()  # before the address is printed: whoever reads it may come at once
-    except OSError as error:
-        raise ConfigError(f"dash: cannot listen at {host} port {port} ({error.strerror or error})") from None
+    except (OSError, UnicodeError) as error:  # the latter of what is no name of a host
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"dash: cannot listen at {host} port {port} ({why})") from None
     return listening

@@ -19,7 +19,8 @@ from roboloop.track.stats import Floats
 AXES = ("steps", "wall", "updates")
 LOGS = ("metrics.jsonl", "timing.jsonl", AFTERWARDS)
 _TENS = np.array([float(f"1e{power}") for power in range(301)])
-_CACHED = 2000
+_MOST_NUMBERS = 1_000_000
+"""Kept of lines that were made, of all together."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class Curves:
     def __init__(self, logs: Logs) -> None:
         self.logs = logs
         self._made: OrderedDict[Any, Any] = OrderedDict()
+        self._num_kept = 0
 
     def keys(self, runs: Sequence[Path]) -> list[str]:
         """Return the names of all that runs logged: their metrics, then what the machine did."""
@@ -137,9 +139,15 @@ class Curves:
         return tuple(stamp_of(member.path / name) for member in members for name in LOGS)
 
     def _remember(self, name: Any, stamps: Any, made: Mapping[str, Any]) -> None:
+        self._num_kept += _size(made) - (_size(self._made.pop(name)[1]) if name in self._made else 0)
         self._made[name] = stamps, made
-        while len(self._made) > _CACHED:
-            self._made.popitem(last=False)
+        while len(self._made) > 1 and self._num_kept > _MOST_NUMBERS:
+            _, (_, old) = self._made.popitem(last=False)
+            self._num_kept -= _size(old)
+
+
+def _size(line: Mapping[str, Any]) -> int:
+    return sum(len(line[name]) for name in ("x", "y", "low", "high") if name in line)
 
 
 _AXIS_KEYS = {"wall": "wall_s", "updates": "updates"}

@@ -12,18 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from roboloop.core.config import read_file
-from roboloop.core.errors import ConfigError, DataError
+from roboloop.core.errors import DataError
 from roboloop.core.types import Array
 from roboloop.dash.catalog import MEDIA, contained, is_media
 from roboloop.dash.curves import LOGS
-from roboloop.dash.series import Logs, stamp_of, thin
+from roboloop.dash.series import Logs, is_number, stamp_of, thin
 from roboloop.data.index import INDEX, SCHEMA
 from roboloop.launch.job import Job
 from roboloop.track.curves import MEASURES, SOURCES
 from roboloop.track.metrics import DELAY_EDGES_MS, finite
 from roboloop.track.read import AFTERWARDS, names_of
-from roboloop.track.summary import flatten, read_summary, seconds_at
+from roboloop.track.summary import read_settings, read_summary, seconds_at
 
 TAIL_BYTES = 64 << 10
 """Most that one answer holds of a log."""
@@ -105,7 +104,7 @@ def resources(run: Path, logs: Logs) -> list[dict[str, float]]:
     """Return rows of the timing log: speeds and seconds by section, from all over training."""
     rows = logs.sketch(run / "timing.jsonl")
     every = max(1, len(rows) // 200)
-    return [{key: value for key, value in row.items() if isinstance(value, int | float)} for row in rows[::every]]
+    return [{key: value for key, value in row.items() if is_number(value)} for row in rows[::every]]
 
 
 def latency(run: Path, logs: Logs) -> dict[str, Any] | None:
@@ -116,12 +115,17 @@ def latency(run: Path, logs: Logs) -> dict[str, Any] | None:
     counts: dict[str, Any] = {}
     for row in logs.sketch(run / "timing.jsonl"):
         for key, line in row.items():
-            if key.endswith(TICKS) and isinstance(line, list) and len(line) == len(DELAY_EDGES_MS) - 1:
+            if key.endswith(TICKS) and _are_counts(line):
                 counts[key] = counts.get(key, 0) + np.array(line, np.int64)
     if not counts:
         return None
     histograms = {key.removeprefix("sample/").removesuffix(TICKS): value.tolist() for key, value in counts.items()}
     return {"edges_ms": DELAY_EDGES_MS, "histograms": histograms}
+
+
+def _are_counts(line: Any) -> bool:
+    is_list = isinstance(line, list) and len(line) == len(DELAY_EDGES_MS) - 1
+    return is_list and all(isinstance(n, int) and 0 <= n < 1 << 53 for n in line)
 
 
 def timeline(run: Path, logs: Logs) -> dict[str, Any] | None:
@@ -130,9 +134,14 @@ def timeline(run: Path, logs: Logs) -> dict[str, Any] | None:
     tasks = [key.removeprefix(CHOICE) for key in logs.keys(path) if key.startswith(CHOICE)]
     if not tasks:
         return None
-    rows = [row for row in logs.sketch(path) if any(f"{CHOICE}{task}" in row for task in tasks)]
-    shares = {task: [row.get(f"{CHOICE}{task}") or 0.0 for row in rows] for task in tasks}
+    placed = [row for row in logs.sketch(path) if is_number(row.get("step"))]
+    rows = [row for row in placed if any(f"{CHOICE}{task}" in row for task in tasks)]
+    shares = {task: [_share(row.get(f"{CHOICE}{task}")) for row in rows] for task in tasks}
     return {"step": [row["step"] for row in rows], "shares": shares}
+
+
+def _share(value: Any) -> float:
+    return value if is_number(value) else 0.0
 
 
 def tail(run: Path, start: int | None) -> dict[str, Any]:
@@ -163,8 +172,8 @@ def differences(runs: Sequence[Path]) -> dict[str, Any]:
     configs = []
     for run in runs:
         try:
-            configs.append(flatten(read_file(run / "config.yaml")))
-        except ConfigError:
+            configs.append(read_settings(run))
+        except DataError:
             configs.append({})
     keys = sorted({key for config in configs for key in config})
     rows = {key: [config.get(key) for config in configs] for key in keys}

@@ -29,7 +29,11 @@ _HEAD_BYTES = 1 << 16
 _LONGEST_LINE = 1 << 20
 _PROOF_BYTES = 64
 _MOST_VALUES = 40_000_000
-"""Numbers kept in memory, of all logs together (320 MB)."""
+"""Numbers kept in memory of whole logs, of all together (320 MB)."""
+_MOST_SKETCHED = 200_000
+"""Lines of sketches kept in memory, of all logs together."""
+_RARE = b'"eval/'
+"""How the names of metrics begin that few lines of a long log have."""
 
 _NUMBERS = frozenset((int, float))
 
@@ -75,6 +79,20 @@ class _Kept:
         return self.pieces[0]
 
 
+@dataclass
+class _Names:
+    """The names of numbers that were seen in a log, in the order of their first appearance."""
+
+    size: int = 0
+    """Of the log at the last look."""
+    has_rare: bool = False
+    names: dict[str, None] = field(default_factory=dict)
+
+    def add(self, rows: Sequence[Row]) -> None:
+        for row in rows:
+            self.names |= {key: None for key, value in row.items() if key not in self.names and is_number(value)}
+
+
 class Logs:
     """Columns of many logs, as far as they are known; what was asked for and is long is read by ``work``."""
 
@@ -83,6 +101,7 @@ class Logs:
         self._kept: OrderedDict[tuple[Path, str], _Kept] = OrderedDict()
         self._wanted: OrderedDict[tuple[Path, str], None] = OrderedDict()
         self._sketches: OrderedDict[Path, tuple[Stamp, list[Row]]] = OrderedDict()
+        self._names: dict[Path, _Names] = {}
         self._lock = threading.RLock()
         self.wake = threading.Event()
         self.num_read = 0
@@ -112,17 +131,20 @@ class Logs:
                 self.wake.clear()
                 return False
             path, key = next(iter(self._wanted))
-            kept = self._kept.get((path, key)) or _Kept()
-            stamp = stamp_of(path)
-            if stamp is not None:
-                self._check(path, kept, stamp)
-                more = self._read_on(path, key, kept, once=True)
-                self._keep(path, key, kept)
-                if more and stamp.size - kept.offset > self._sketch_bytes:
-                    return True
-            self._wanted.pop((path, key), None)
-            self.num_read += 1
+            if not self._read_part(path, key):
+                self._wanted.pop((path, key), None)
+                self.num_read += 1
         return True
+
+    def _read_part(self, path: Path, key: str) -> bool:
+        """Read a part of a log; say whether so much is left that it is not to be read while somebody waits."""
+        kept, stamp = self._kept.get((path, key)) or _Kept(), stamp_of(path)
+        if stamp is None:
+            return False
+        self._check(path, kept, stamp)
+        more = self._read_on(path, key, kept, once=True)
+        self._keep(path, key, kept)
+        return more and stamp.size - kept.offset > self._sketch_bytes
 
     @contextlib.contextmanager
     def asked(self) -> Iterator[None]:
@@ -155,21 +177,29 @@ class Logs:
         rows = list(_sampled(path, stamp.size))
         with self._lock:
             self._sketches[path] = stamp, rows
-            while len(self._sketches) > 1000:
+            while len(self._sketches) > 1 and sum(len(kept) for _, kept in self._sketches.values()) > _MOST_SKETCHED:
                 self._sketches.popitem(last=False)
         return rows
 
     def keys(self, path: Path) -> list[str]:
-        """Return the names of numbers in a log, in the order of their first appearance."""
-        found: dict[str, None] = {}
-        for row in self.sketch(path):
-            found |= {key: None for key, value in row.items() if key not in found and _is_number(value)}
-        return [key for key in found if key != "step"]
+        """Return the names of numbers in a log, as far as they are known: of a long one, of all that was seen of it."""
+        stamp = stamp_of(path)
+        if stamp is None:
+            return []
+        rows = self.sketch(path)
+        with self._lock:
+            known = self._names.setdefault(path, _Names())
+            if stamp.size < known.size:  # another log, or one that a resume has cut
+                known = self._names[path] = _Names()
+            known.size = stamp.size
+            known.add(rows)
+            return [key for key in known.names if key != "step"]
 
     def _check(self, path: Path, kept: _Kept, stamp: Stamp) -> None:
         """Begin anew where the file is not the one that was read."""
         if kept.offset and (kept.inode != stamp.inode or _before(path, kept.offset) != kept.proof):
             kept.offset, kept.proof, kept.pieces = 0, b"", []
+            self._names.pop(path, None)
         kept.inode = stamp.inode
 
     def _read_on(self, path: Path, key: str, kept: _Kept, once: bool = False) -> bool:
@@ -179,6 +209,7 @@ class Logs:
                 file.seek(kept.offset)
                 while data := _whole_lines(file):
                     step, value = values(data, key)
+                    self._note(path, data)
                     if len(step):
                         kept.pieces.append((step, value))
                     kept.offset += len(data)
@@ -188,6 +219,14 @@ class Logs:
         except OSError:
             pass
         return False
+
+    def _note(self, path: Path, data: bytes) -> None:
+        """Remember the names of a line that few others are like: a sketch may miss it."""
+        known = self._names.setdefault(path, _Names())
+        at = -1 if known.has_rare else data.find(_RARE)
+        if at >= 0:
+            known.has_rare = True
+            known.add(parse(data[data.rfind(b"\n", 0, at) + 1 :].partition(b"\n")[0]))
 
     def _keep(self, path: Path, key: str, kept: _Kept) -> None:
         self._kept[path, key] = kept
@@ -211,8 +250,10 @@ def values(data: bytes, key: str) -> tuple[Floats, Floats]:
         rows = _decoder(key).decode_lines(data)
     except (msgspec.MsgspecError, ValueError):  # no number somewhere, a torn line, or a key that no field can have
         return _column(parse(data), key)
-    found = [row for row in rows if row.value is not None and row.step is not None]
-    return np.array([row.step for row in found], np.float64), np.array([row.value for row in found], np.float64)
+    found = [(row.step, row.value) for row in rows if row.value is not None and row.step is not None]
+    table = np.array(found, np.float64).reshape(-1, 2)
+    table = table[np.isfinite(table).all(axis=1)]
+    return table[:, 0], table[:, 1]
 
 
 @functools.lru_cache(maxsize=256)
@@ -228,13 +269,11 @@ def parse(data: bytes) -> list[Row]:
     lines = data.split(b"\n")
     try:
         rows = json.loads(b"[" + b",".join(filter(None, lines)) + b"]")  # one call is much faster than one for each
-    except ValueError:
+    except (ValueError, RecursionError):
         rows = []
         for line in lines:
-            try:
+            with contextlib.suppress(ValueError, RecursionError):
                 rows.append(json.loads(line))
-            except ValueError:
-                continue
     return [row for row in rows if isinstance(row, dict)]
 
 
@@ -313,19 +352,23 @@ def _sampled(path: Path, size: int) -> Iterator[Row]:
     newest = -math.inf
     for row in parse(b"\n".join(lines)):
         step = row.get("step")
-        if _is_number(step) and step > newest:
+        if is_number(step) and step > newest:
             newest = step
             yield row
 
 
 def _column(rows: Sequence[Row], key: str) -> tuple[Floats, Floats]:
-    pairs = [(step, value) for row in rows if _is_number(step := row.get("step")) and _is_number(value := row.get(key))]
+    pairs = [(step, value) for row in rows if is_number(step := row.get("step")) and is_number(value := row.get(key))]
     table = np.array(pairs, np.float64).reshape(-1, 2)
     return table[:, 0], table[:, 1]
 
 
-def _is_number(value: Any) -> TypeGuard[float]:
-    return type(value) in _NUMBERS and math.isfinite(value)
+def is_number(value: Any) -> TypeGuard[float]:
+    """Say whether a value of a log can be drawn: a whole number beyond all floats cannot."""
+    try:
+        return type(value) in _NUMBERS and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def union(names: Sequence[Sequence[str]]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from roboloop.dash.curves import Curves, Member, View
 from roboloop.dash.guard import Guard, Pass
 from roboloop.dash.series import Logs
 from roboloop.launch.control import resume_run, stop_run
+from roboloop.track.metrics import finite
 
 STATIC = Path(__file__).parent / "static"
 _MOST_RUNS = 1000
@@ -174,12 +176,21 @@ def _guarded(answer: Answer, logs: Logs) -> Answer:
         except UserError as error:
             known = "no such" in str(error)
             return _refuse(str(error), 404 if known else 409)
+        except Exception as error:  # a bug, or files that nobody thought of: the page goes on, and the terminal is told
+            traceback.print_exc()
+            return _refuse(
+                f"this cannot be shown ({type(error).__name__}); the terminal of roboloop dash says why", 500
+            )
 
     return guarded
 
 
 def _json(content: Any) -> Response:
-    return Response(json.dumps(content, allow_nan=False, separators=(",", ":")), media_type="application/json")
+    try:
+        text = json.dumps(content, allow_nan=False, separators=(",", ":"))
+    except ValueError:  # a log or a status may hold what no number is; looking for it each time would take longer
+        text = json.dumps(finite(content), allow_nan=False, separators=(",", ":"))
+    return Response(text, media_type="application/json")
 
 
 def _refuse(line: str, code: int) -> Response:

@@ -82,7 +82,7 @@ def planned_runs(root: Path) -> dict[Path, int]:
     found: dict[Path, int] = {}
     around = sweep_of(root / "x")
     for sweep in dict.fromkeys([*([around] if around else []), *(p.parent for p in sorted(root.glob(f"*/{SWEEP}")))]):
-        with contextlib.suppress(DataError):
+        with contextlib.suppress(DataError, KeyError, TypeError, ValueError):  # of a damaged plan nothing is known
             found |= {sweep / str(row["path"]): int(row["steps"]) for row in read(sweep)["runs"]}
     return {path: steps for path, steps in found.items() if path == root or root in path.parents}
 

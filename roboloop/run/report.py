@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from roboloop.core.errors import ConfigError, DataError
-from roboloop.core.files import replace_atomic
+from roboloop.core.files import replace_atomic, writing
 from roboloop.core.options import Options
 from roboloop.data.dataset import Dataset
 from roboloop.track.commands import add_names
@@ -19,7 +19,8 @@ from roboloop.track.read import find_runs
 from roboloop.track.report import markdown, page
 from roboloop.track.report.document import KEYS, sections
 from roboloop.track.report.refresh import refreshed
-from roboloop.track.summary import RunSummary, load, read_summary, renamed, save, without_success
+from roboloop.track.summary import RunSummary, read_summary, renamed, without_success
+from roboloop.track.summary_file import load, save
 
 _QUANTILES = (0, 0.1, 0.5, 0.9, 1)
 
@@ -58,14 +59,19 @@ def collect(paths: Sequence[Path]) -> tuple[list[RunSummary], list[str]]:
     """Return the runs of directories and of summaries, and a line for each that cannot be used."""
     runs: list[RunSummary] = []
     left_out: list[str] = []
+    seen: set[Path] = set()
     for path in paths:
         if path.is_file():
-            runs += load(path)
+            runs += load(path) if path.resolve() not in seen else []
+            seen.add(path.resolve())
             continue
         found = find_runs(path)
         if not found:
             left_out.append(f"{path}: no runs there")
         for info in found:
+            if info.path.resolve() in seen:  # a directory and one above it were given
+                continue
+            seen.add(info.path.resolve())
             try:
                 runs.append(read_summary(info.path, dataset_facts))
             except DataError as error:
@@ -113,12 +119,13 @@ def _refresh(texts: Sequence[Path]) -> int:
             raise DataError(f"{path} cannot be read: {error}") from None
         new = refreshed(old, path.parent)
         if new != old:
-            replace_atomic(path, new.encode())
+            with writing(path):
+                replace_atomic(path, new.encode())
         print(f"{path}: {'made anew' if new != old else 'nothing to change'}")
     return 0
 
 
 def _write(out: Path, text: str) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    replace_atomic(out, text.encode(errors="backslashreplace"))
+    with writing(out):
+        replace_atomic(out, text.encode(errors="backslashreplace"))
     print(out)

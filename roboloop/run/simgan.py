@@ -27,7 +27,8 @@ from roboloop.run.rundir import RunDir
 from roboloop.run.sysid import sysid
 from roboloop.track.report.blocks import Table
 from roboloop.track.report.document import sections
-from roboloop.track.summary import Prediction, RunSummary, read_summary, save
+from roboloop.track.summary import Prediction, RunSummary, read_summary
+from roboloop.track.summary_file import save
 from roboloop.track.terminal import table
 
 EXPLORE_STD = 0.27

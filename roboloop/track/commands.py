@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from roboloop.core.errors import ConfigError
 from roboloop.core.options import Options
 from roboloop.track.curves import Traced, shown_as, traced
 from roboloop.track.read import find_runs
-from roboloop.track.summary import load
+from roboloop.track.summary import RunSummary, read_summary, renamed
+from roboloop.track.summary_file import load
 
 
 def plot(args: list[str]) -> int:
@@ -19,12 +19,11 @@ def plot(args: list[str]) -> int:
     add_names(options)
     options.add_argument("--out", type=Path, default=Path("curve.png"))
     known = options.parse_args(args)
-    if known.targets and known.names:
-        raise ConfigError("--as renames curves, and --targets draws none")
     if known.targets:
         from roboloop.track.targets import plot_targets
 
-        print(plot_targets([run for path in known.runs for run in _directories(path)], known.out))
+        found = [run for path in known.runs for run in _summaries(path)]
+        print(plot_targets(renamed(found, dict(known.names)), known.out))
         return 0
     from roboloop.track.plots import plot_runs
 
@@ -44,6 +43,10 @@ def add_names(options: Options) -> None:
 
 def _directories(path: Path) -> list[Path]:
     return [info.path for info in find_runs(path)] or [path]
+
+
+def _summaries(path: Path) -> list[RunSummary]:
+    return load(path) if path.is_file() else [read_summary(run, with_logs=False) for run in _directories(path)]
 
 
 def _traced(path: Path) -> list[Traced]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from roboloop.core.errors import ConfigError, nearest
 from roboloop.track.read import Series, names_of, read_matching, read_timing
@@ -62,7 +63,8 @@ def read_curves(run: Path) -> dict[str, Curve]:
     found = read_matching(run, _is_measure)
     evaluated = {key: series for key, series in found.items() if key.startswith("eval/")}
     wall = read_timing(run)["wall_s"]
-    return {key: _curve(series, wall) for key, series in (evaluated or found).items()}
+    thin = _last_of_each if evaluated else _mean_of_each
+    return {key: _curve(series, wall, thin) for key, series in (evaluated or found).items()}
 
 
 def traced(run: Path) -> Traced:
@@ -104,11 +106,6 @@ def grouped(
         parts = dict(zip(fields, names(item), strict=True))
         found.setdefault("/".join(str(parts[name]) for name in wanted), []).append(item)
     return dict(sorted(found.items(), key=lambda entry: entry[0].split("/")))
-
-
-def members(runs: Sequence[Path], group_by: str = "experiment/task") -> dict[str, list[Path]]:
-    """Return the run directories that make one line, by its name."""
-    return grouped(runs, names_of, group_by)
 
 
 def summarise(xs: Sequence[Floats], ys: Sequence[Floats]) -> Line | None:
@@ -161,9 +158,9 @@ def _is_measure(key: str) -> bool:
     return source in SOURCES and rest.partition("/")[0] in MEASURES
 
 
-def _curve(series: Series, wall: Series) -> Curve:
+def _curve(series: Series, wall: Series, thin: Callable[[Floats, Floats], tuple[Floats, Floats]]) -> Curve:
     order = np.argsort(series.step, kind="stable")
-    step, value = _thin(series.step[order], series.value[order])
+    step, value = thin(series.step[order], series.value[order])
     if not len(wall.step):
         return Curve(step, np.empty(0), value)
     order = np.argsort(wall.step, kind="stable")
@@ -172,9 +169,21 @@ def _curve(series: Series, wall: Series) -> Curve:
     return Curve(step, np.interp(step, steps, seconds), value)
 
 
-def _thin(step: Floats, value: Floats) -> tuple[Floats, Floats]:
-    """Return at most ``MOST_POINTS`` points, each the mean of its neighbours, and one value per step."""
-    edges = np.linspace(step[0], step[-1], MOST_POINTS + 1)[1:-1]
-    _, bins = np.unique(np.searchsorted(edges, step) if len(step) > MOST_POINTS else step, return_inverse=True)
+def _mean_of_each(step: Floats, value: Floats) -> tuple[Floats, Floats]:
+    """Return at most ``MOST_POINTS`` points, each the mean of its neighbours: single episodes say little."""
+    bins = _bins(step)
     size = np.bincount(bins)
     return np.bincount(bins, step) / size, np.bincount(bins, value) / size
+
+
+def _last_of_each(step: Floats, value: Floats) -> tuple[Floats, Floats]:
+    """Return at most ``MOST_POINTS`` points as they are, the last among them: evaluations are means already."""
+    ends = np.r_[np.flatnonzero(np.diff(_bins(step))), len(step) - 1]
+    return step[ends], value[ends]
+
+
+def _bins(step: Floats) -> NDArray[np.int64]:
+    """Return the number of each point's bin, one bin for each step where those are few enough."""
+    edges = np.linspace(step[0], step[-1], MOST_POINTS + 1)[1:-1]
+    _, bins = np.unique(np.searchsorted(edges, step) if len(step) > MOST_POINTS else step, return_inverse=True)
+    return bins

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from roboloop.core.errors import DataError
+from roboloop.core.files import writing
 from roboloop.track.curves import MEASURES, Group, Traced, described, grouped, make_group, summarise, time_unit
 from roboloop.track.stats import Floats
 from roboloop.track.terminal import count
@@ -43,13 +44,13 @@ def made_groups(runs: Sequence[Traced], group_by: str = "experiment/task") -> li
 
 def write(figure: Figure, out: Path) -> None:
     """Write a picture whole or not at all."""
-    out.parent.mkdir(parents=True, exist_ok=True)
     partial = out.with_name(f".{out.name}.tmp-{os.getpid()}")
-    try:
-        _save(figure, partial)
-        partial.replace(out)
-    finally:
-        partial.unlink(missing_ok=True)
+    with writing(out):
+        try:
+            _save(figure, partial)
+            partial.replace(out)
+        finally:
+            partial.unlink(missing_ok=True)
 
 
 def _draw(groups: Sequence[Group]) -> Figure:

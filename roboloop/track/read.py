@@ -104,7 +104,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     for number, line in enumerate(lines[:-1], start=1):
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if number == len(lines) - 1:  # a power cut can also leave a finished line of zeros
                 break
             raise DataError(f"{path}: line {number} is not JSON") from error
@@ -134,12 +134,6 @@ def read_timing(run: Path, keys: Sequence[str] = ("wall_s",)) -> dict[str, Serie
     _require_run(run)
     found = _columns(run / "timing.jsonl", set(keys).__contains__)
     return {key: found.get(key, _NOTHING) for key in keys}
-
-
-def read_eval(run: Path) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of each evaluation of a run, by the evaluation's name."""
-    _require_run(run)
-    return {path.stem: read_jsonl(path) for path in sorted((run / "eval").glob("*.jsonl"))}
 
 
 def boot_id() -> str:
@@ -197,11 +191,11 @@ def _read_status(path: Path) -> dict[str, Any]:
         status = json.loads((path / "status.json").read_bytes())
     except FileNotFoundError as error:
         raise DataError(f"{path}: not a run directory (no status.json)") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"{path}: status.json cannot be read") from error
     if not isinstance(status, dict) or status.get("state") not in STATES:
         raise DataError(f"{path}: status.json is not a run's status")
-    if not all(isinstance(status.get(key), int) for key in ("step", "steps")):
+    if not all(isinstance(status.get(key), int) and _optional(status[key]) is not None for key in ("step", "steps")):
         raise DataError(f"{path}: status.json does not say the step")
     return status
 
@@ -246,7 +240,10 @@ def _experiment(path: Path) -> str:
 
 
 def _optional(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    try:
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+    except OverflowError:  # a whole number beyond all floats
+        return None
 
 
 def _columns(path: Path, wanted: Callable[[str], bool]) -> dict[str, Series]:

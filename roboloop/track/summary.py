@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import UnionType
@@ -15,20 +15,20 @@ import numpy as np
 
 from roboloop.core.config import read_file
 from roboloop.core.errors import ConfigError, DataError
-from roboloop.core.files import read_json, replace_atomic
+from roboloop.core.files import is_inside, read_json
 from roboloop.track.curves import Curve, Traced, read_curves, shown_as
 from roboloop.track.metrics import finite
 from roboloop.track.read import read_jsonl, read_run
-from roboloop.track.stats import Floats, bootstrap_interval
+from roboloop.track.stats import bootstrap_interval
 
-FORMAT = "roboloop-summary"
-VERSION = 1
 _VIDEOS = (".mp4", ".gif")
+_LINKED = "is a link out of the run: not shown"
 _DATASETS = ("dataset", "recorded")
-_ORIGIN: dict[str, type | UnionType] = {
+ORIGIN: dict[str, type | UnionType] = {
     "command": list, "versions": dict, "python": str, "platform": str, "cpus": int, "git": str, "git_dirty": bool,
     "created_unix_s": int | float,
 }  # fmt: skip
+"""What is kept of a run's origin, and of which kind it must be."""
 _SPECIAL = ("target", "schedule", "pick")
 
 Facts = dict[str, Any]
@@ -134,11 +134,7 @@ def read_summary(path: Path, read_dataset: DatasetReader | None = None, with_log
 
     Without logs there are no curves and no seconds: logs may be long.
     """
-    info = read_run(path)
-    try:
-        config = flatten(read_file(path / "config.yaml"))
-    except ConfigError as error:
-        raise DataError(str(error)) from None
+    info, config = read_run(path), read_settings(path)
     notes: list[str] = []
     origin = _part(partial(_origin, path), notes) or {}
     datasets: dict[str, Facts] = {}
@@ -160,9 +156,27 @@ def read_summary(path: Path, read_dataset: DatasetReader | None = None, with_log
         (_part(partial(_seconds, path), notes) or {}) if with_logs else {},
         origin,
         datasets,
-        videos=tuple(str(file) for file in sorted((path / "videos").glob("*")) if file.suffix in _VIDEOS),
+        videos=tuple(str(file) for file in _own(path, "videos", notes) if file.suffix in _VIDEOS),
         notes=tuple(notes),
     )
+
+
+def read_settings(run: Path) -> Facts:
+    """Return the config of a run by the names that flags have; a damaged one is a DataError."""
+    path = _inside(run, "config.yaml")
+    try:
+        data = read_file(path)
+    except ConfigError as error:
+        raise DataError(str(error)) from None
+    return flatten(json.loads(json.dumps(data, default=str)))  # YAML knows dates and sets
+
+
+def _inside(run: Path, name: str) -> Path:
+    """Return a file of a run, or refuse a link to what is elsewhere: a report may be given away."""
+    path = run / name
+    if path.exists() and not is_inside(path, run):
+        raise DataError(f"{path} {_LINKED}")
+    return path
 
 
 def without_success(run: RunSummary) -> RunSummary:
@@ -193,71 +207,11 @@ def flatten(data: Mapping[str, Any], where: str = "") -> Facts:
     return flat
 
 
-def save(runs: Sequence[RunSummary], out: Path) -> Path:
-    """Write summaries as one file; what all configs have in common is written once."""
-    common = {
-        key: value
-        for key, value in (runs[0].config if runs else {}).items()
-        if all(key in run.config and run.config[key] == value for run in runs)
-    }
-    rows = []
-    for run in runs:
-        row = asdict(replace(run, curves={}, videos=tuple(Path(video).name for video in run.videos)))
-        row["config"] = {key: value for key, value in run.config.items() if key not in common}
-        row["curves"] = {
-            key: {name: _short(numbers) for name, numbers in curve._asdict().items()}
-            for key, curve in run.curves.items()
-        }
-        rows.append(finite({key: value for key, value in row.items() if value not in ({}, (), [])}))
-    lines = ",\n".join(json.dumps(row, separators=(",", ":"), ensure_ascii=False) for row in rows)
-    head = json.dumps({"format": FORMAT, "version": VERSION, "config": finite(common)}, ensure_ascii=False)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    # one line per run, so that a change of one is a change of one line; what is no text becomes a JSON escape
-    replace_atomic(out, f'{head[:-1]}, "runs": [\n{lines}\n]}}\n'.encode(errors="backslashreplace"))
-    return out
-
-
-def load(path: Path) -> list[RunSummary]:
-    """Read what ``save`` wrote; anything else is a DataError."""
-    data = read_json(path)
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise DataError(f"{path} is not a summary of runs")
-    if data.get("version") != VERSION:
-        raise DataError(f"{path} has version {data.get('version')!r}: this roboloop reads version {VERSION}")
-    try:
-        return [_from_row(row, data["config"]) for row in data["runs"]]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataError(f"{path} is damaged: {type(error).__name__} {error}") from None
-
-
-def _from_row(row: Facts, common: Facts) -> RunSummary:
-    curves = {
-        key: Curve(*(np.array(curve[name], np.float64) for name in Curve._fields))
-        for key, curve in row.get("curves", {}).items()
-    }
-    evaluations = tuple(
-        Evaluation(**{
-            **each,
-            "whole": _result(each["whole"]),
-            "tasks": {task: _result(result) for task, result in each.get("tasks", {}).items()},
-        })
-        for each in row.get("evaluations", ())
-    )  # fmt: skip
-    tuples = {key: tuple(row.get(key, ())) for key in ("videos", "notes")}
-    tuples["predictions"] = tuple(map(_prediction, row.get("predictions", ())))
-    config = dict(sorted({**common, **row.get("config", {})}.items()))
-    return RunSummary(**{**row, "config": config, "curves": curves, "evaluations": evaluations, **tuples})
-
-
-def _result(data: Facts) -> Result:
-    numbers = {key: math.nan for key in ("mean_return", "return_low", "return_high") if data[key] is None}
-    return Result(**{**data, **numbers})
-
-
-def _prediction(data: Facts) -> Prediction:
-    errors = {k: None if error is None else float(error) for k, error in data["errors"].items()}
-    parameters = {name: float(mean) for name, mean in data.get("parameters", {}).items()}
-    return Prediction(data["simulator"], data["target"], errors, parameters)
+def _own(run: Path, folder: str, notes: list[str]) -> list[Path]:
+    """Return the files in a folder of a run, and note those that are links to what is elsewhere."""
+    files = sorted((run / folder).glob("*"))
+    notes += [f"{file} {_LINKED}" for file in files if not is_inside(file, run)]
+    return [file for file in files if is_inside(file, run)]
 
 
 def _part(read: Callable[[], Any], notes: list[str]) -> Any:
@@ -270,10 +224,10 @@ def _part(read: Callable[[], Any], notes: list[str]) -> Any:
 
 
 def _origin(path: Path) -> Facts:
-    meta = read_json(path / "meta.json")
+    meta = read_json(_inside(path, "meta.json"))
     if not isinstance(meta, dict):
         raise DataError(f"{path / 'meta.json'} is not a run's origin")
-    return {key: _plain(meta[key]) for key, kind in _ORIGIN.items() if isinstance(meta.get(key), kind)}
+    return {key: _plain(meta[key]) for key, kind in ORIGIN.items() if isinstance(meta.get(key), kind)}
 
 
 def _seconds(path: Path) -> dict[str, float]:
@@ -289,13 +243,15 @@ def seconds_at(last: Mapping[str, Any]) -> dict[str, float]:
 
 def _evaluations(path: Path, config: Facts, notes: list[str]) -> tuple[Evaluation, ...]:
     found = []
-    for file in sorted((path / "eval").glob("*.jsonl")):
+    for file in _own(path, "eval", notes):
+        if file.suffix != ".jsonl":
+            continue
         try:
             header, *rows = read_jsonl(file) or [{}]
             found += [_evaluation(file.stem, header, rows, config)] if rows else []
         except DataError as error:
             notes.append(str(error))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             notes.append(f"{file}: not an evaluation ({type(error).__name__} {error})")
     return tuple(sorted(found, key=lambda each: (each.step, each.name)))
 
@@ -336,10 +292,6 @@ def _rounded(curve: Curve) -> Curve:
     """Return a curve in as many digits as its file has, so that a report is the same from either."""
     value = np.array([float(f"{x:.6g}") for x in curve.value])
     return Curve(np.round(curve.step, 1), np.round(curve.wall_s, 1), value)
-
-
-def _short(numbers: Floats) -> list[float]:
-    return [int(number) if number == int(number) else number for number in numbers.tolist()]
 
 
 def _plain(value: Any) -> Any:

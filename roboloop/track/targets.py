@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from roboloop.core.errors import DataError
-from roboloop.track.curves import members
+from roboloop.track.curves import grouped
 from roboloop.track.plots import dress, look, write
-from roboloop.track.read import read_eval
+from roboloop.track.report.scores import asked, final_evaluation
 from roboloop.track.stats import Floats
+from roboloop.track.summary import RunSummary
 
 
 class Reached(NamedTuple):
@@ -25,17 +26,17 @@ class Reached(NamedTuple):
     """Of each run that was asked for nothing."""
 
 
-def plot_targets(runs: Sequence[Path], out: Path) -> Path:
+def plot_targets(runs: Sequence[RunSummary], out: Path) -> Path:
     """Draw the evaluations of runs over their targets; a run without targets is a level line."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    groups = [reached(label, paths) for label, paths in members(runs).items()]
+    members = grouped(runs, lambda run: (run.experiment, run.task, run.seed))
+    groups = [reached(label, of_group) for label, of_group in members.items()]
     asked = sorted({target for group in groups for target in group.by_target})
     if not asked:
-        raise DataError(
-            f"{runs[0] if runs else 'no runs given'}: no evaluation with a target (eval RUN --target R ...)"
-        )
+        first = runs[0].name if runs else "no runs given"
+        raise DataError(f"{first}: no held-out evaluation with a target that is finished (eval RUN --target R ...)")
     figure = Figure(figsize=(7.5, 5.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.subplots()
@@ -61,22 +62,18 @@ def plot_targets(runs: Sequence[Path], out: Path) -> Path:
     return out
 
 
-def reached(label: str, runs: Sequence[Path]) -> Reached:
-    """Read the evaluations of the runs of one group; of several checkpoints the last one counts."""
+def reached(label: str, runs: Sequence[RunSummary]) -> Reached:
+    """Return the outcome of the held-out evaluations of one group that count, by what they were asked for."""
     by_target: dict[float, list[float]] = {}
     unasked: list[float] = []
     for run in runs:
-        for target, mean in _means(run).items():
-            (unasked if target is None else by_target.setdefault(target, [])).append(mean)
+        wishes = {asked(each): each.special["target"] for each in run.evaluations if set(each.special) == {"target"}}
+        for wish, target in wishes.items():
+            if (found := final_evaluation(run, wish)) and isinstance(target, int | float):
+                by_target.setdefault(float(target), []).append(found.whole.mean_return)
+        if found := final_evaluation(run):
+            unasked.append(found.whole.mean_return)
     return Reached(label, {target: np.array(by_target[target]) for target in sorted(by_target)}, np.array(unasked))
-
-
-def _means(run: Path) -> dict[float | None, float]:
-    newest: dict[float | None, list[dict[str, Any]]] = {}
-    evaluations = [rows for rows in read_eval(run).values() if len(rows) > 1 and "checkpoint_step" in rows[0]]
-    for rows in sorted(evaluations, key=lambda rows: int(rows[0]["checkpoint_step"])):
-        newest[rows[0].get("target")] = rows[1:]
-    return {target: float(np.mean([row["return"] for row in rows])) for target, rows in newest.items()}
 
 
 def _seeds(count: int) -> str:

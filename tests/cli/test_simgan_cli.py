@@ -12,7 +12,7 @@ import pytest
 
 from roboloop.core.files import read_json
 from roboloop.track.read import read_jsonl
-from roboloop.track.summary import load
+from roboloop.track.summary_file import load
 
 pytest.importorskip("pybullet")
 SMALL = (

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("starlette", reason="the extra dash is not installed")
 
 from roboloop.core.errors import ConfigError
-from roboloop.dash.command import dash, host_names, listen
+from roboloop.dash.command import dash, host_names, in_url, listen
 from roboloop.dash.detail import TAIL_BYTES
 from tests.dash.kit import HOST, ORIGIN, PORT, client, make_run, run_id
 
@@ -140,6 +140,32 @@ def test_a_log_that_links_out_of_its_run_is_not_shown(tmp_path):
     os.symlink(tmp_path / "secret", run / "launch" / "output.log")
     answer = client(tmp_path / "runs").get(f"/api/log/{run_id(run)}")
     assert "secret" not in answer.text
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "meta.json", "eval/a.jsonl"])
+def test_settings_origin_and_evaluations_that_link_out_of_their_run_are_not_shown(tmp_path, name):
+    run = make_run(tmp_path / "runs")
+    secret = tmp_path / "secret"
+    secret.write_text('{"hidden": "hidden"}\n{"hidden": "hidden"}\n' if name.endswith("l") else "hidden: hidden\n")
+    (run / name).parent.mkdir(exist_ok=True)
+    (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to(secret)
+    make_run(tmp_path / "runs", "sac/reach/1")
+    page = client(tmp_path / "runs")
+    ids = [row["id"] for row in page.get("/api/runs").json()["runs"]]
+    for path in (f"/api/run/{run_id(run)}", f"/api/diff?runs={','.join(ids)}", f"/api/keys?runs={run_id(run)}"):
+        assert "hidden" not in page.get(path).text
+    assert "link out of the run" in page.get(f"/api/run/{run_id(run)}").text
+
+
+@pytest.mark.parametrize("host", ["127.0.0.2", "::1", "localhost"])
+def test_the_address_that_is_printed_is_served(host):
+    assert f"{in_url(host)}:8000" in host_names(host, 8000)
+
+
+def test_a_host_that_is_no_name_is_one_line():
+    with pytest.raises(ConfigError, match=r"cannot listen at a\.\.b"):
+        listen("a..b", 0)
 
 
 def test_of_a_huge_log_only_the_end_is_read(tmp_path):

@@ -89,7 +89,7 @@ def test_runs_are_listed_searched_and_reached_by_keys(tmp_path, open_page):
         page.keyboard.press("j")
         page.keyboard.press("k")
         page.keyboard.press("j")
-        chosen = page.inner_text('#rows tr[aria-selected="true"] td.name')
+        chosen = page.inner_text('#rows tr[aria-current="true"] td.name')
         page.keyboard.press("Enter")
         assert page.inner_text("#detail h2.title") == chosen
         page.keyboard.press("Escape")
@@ -97,6 +97,63 @@ def test_runs_are_listed_searched_and_reached_by_keys(tmp_path, open_page):
         page.keyboard.press("?")
         page.wait_for_selector("#help[open]")
         assert page.troubles == []
+
+
+def test_all_of_it_is_reached_by_tab_enter_and_space(tmp_path, open_page):
+    make_run(tmp_path, "sac/reach/0")
+    make_run(tmp_path, "sac/reach/1")
+    with served(tmp_path) as url:
+        page = open_page(url)
+        page.get_by_role("button", name="sac/reach/1").focus()
+        page.keyboard.press(" ")
+        until(lambda: not page.get_by_label("draw sac/reach/1").is_checked())
+        page.keyboard.press("k")
+        page.keyboard.press("j")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#detail summary")
+        assert page.inner_text("#detail h2.title") == "sac/reach/1"
+        assert page.evaluate("document.activeElement.className") == "title"
+        page.locator("#detail summary", has_text="settings").focus()
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#detail details[open] >> text=algo.lr")
+        assert not page.get_by_label("draw sac/reach/1").is_checked()  # the key was not taken twice
+        page.keyboard.press("Escape")
+        assert page.evaluate("document.activeElement.textContent") == "sac/reach/1"
+        assert page.troubles == []
+
+
+def test_values_that_only_rounding_tells_apart_are_a_level_line(tmp_path, open_page):
+    values = [0.1, 0.1 * 3 / 3, 0.1]
+    assert len(set(values)) > 1
+    make_run(tmp_path, rows=[{"step": i, "eval/return": 2000 * value} for i, value in enumerate(values)])
+    with served(tmp_path) as url:
+        page = open_page(url)
+        drawn(page, 1)
+        page.click("#rows tr")
+        page.wait_for_selector("#detail .chart[data-drawn]")
+        assert page.evaluate("1 + 1") == 2  # the page still answers
+        assert page.troubles == []
+
+
+def test_charts_of_runs_that_were_closed_are_let_go_and_all_follow_the_theme(tmp_path, open_page):
+    make_run(tmp_path)
+    with served(tmp_path) as url:
+        page = open_page(url)
+        session = page.context.new_cdp_session(page)
+        drawn(page, 1)
+        for _ in range(6):
+            page.click("#rows tr")
+            page.locator("#detail .chart[data-drawn]").nth(1).wait_for()
+            page.keyboard.press("Escape")
+        session.send("HeapProfiler.collectGarbage")
+        kind = session.send(
+            "Runtime.evaluate", {"expression": "document.querySelector('canvas').chart.constructor.prototype"}
+        )
+        alive = session.send("Runtime.queryObjects", {"prototypeObjectId": kind["result"]["objectId"]})["objects"]
+        assert int(re.search(r"\d+", alive["description"])[0]) <= 4  # the page's own, and those of the run closed last
+        before = page.evaluate("document.querySelector('#legend .swatch').style.background")
+        page.emulate_media(color_scheme="dark")
+        until(lambda: page.evaluate("document.querySelector('#legend .swatch').style.background") != before)
 
 
 def test_without_the_token_nothing_is_shown(tmp_path, open_page):
@@ -296,6 +353,19 @@ def test_it_is_usable_on_a_phone_and_in_the_dark(tmp_path, open_page):
         page.click("#rows tr")
         page.wait_for_selector("#detail h2.title")
         assert page.evaluate("document.documentElement.scrollWidth") <= 380
+
+
+def test_all_columns_of_differences_have_their_headings_on_a_phone(tmp_path, open_page):
+    for seed in range(8):
+        path = make_run(tmp_path, f"sac/reach/{seed}")
+        (path / "config.yaml").write_text(f"experiment: sac\nalgo: {{lr: {seed}}}\n")
+    with served(tmp_path) as url:
+        page = open_page(url)
+        page.set_viewport_size({"width": 380, "height": 700})
+        page.wait_for_selector("#rows tr >> nth=7")
+        page.click("#compare")
+        page.wait_for_selector("table.diff")
+        assert page.locator("table.diff th:visible").count() == page.locator("table.diff td:visible").count() == 9
 
 
 def test_a_training_run_is_followed_stopped_and_resumed(tmp_path, open_page):

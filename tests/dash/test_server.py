@@ -161,6 +161,37 @@ def test_a_damaged_log_gives_what_can_be_read(tmp_path):
     assert client(tmp_path).get(f"/api/run/{run_id(run)}").json()["seconds"] == {"wall": 9.0}
 
 
+def test_what_few_lines_of_a_long_log_have_stays_in_the_list_once_it_was_read(tmp_path):
+    def row(i):
+        return {"step": i, "train/return": float(i)} | ({"eval/success": 1.0} if i == 3001 else {})
+
+    run = make_run(tmp_path, rows=[row(i) for i in range(6000)])
+    logs = Logs(sketch_bytes=1000)
+    page = client(tmp_path, logs=logs)
+    asked = f"/api/keys?runs={run_id(run)}"
+    assert "train/return" in page.get(asked).json()["keys"]
+    curves(page, run)
+    while logs.work():
+        pass
+    for i in range(6000, 6050):
+        with open(run / "metrics.jsonl", "a") as log:
+            log.write(json.dumps(row(i)) + "\n")
+        assert "eval/success" in page.get(asked).json()["keys"]
+    (run / "metrics.jsonl").write_text('{"step": 1, "train/return": 1}\n')  # begun anew
+    assert "eval/success" not in page.get(asked).json()["keys"]
+
+
+def test_lines_that_were_made_are_kept_up_to_a_number_of_points(tmp_path, monkeypatch):
+    monkeypatch.setattr("roboloop.dash.curves._MOST_NUMBERS", 100)
+    run = make_run(tmp_path)
+    made = client(tmp_path)
+    for smoothing in np.linspace(0, 0.9, 30):
+        assert len(curves(made, run, smoothing=smoothing).json()["lines"][0]["x"]) == 20
+    kept = made.app.state.page.curves
+    assert len(kept._made) == 2  # of 40 numbers each
+    assert kept._num_kept == 80
+
+
 def test_settings_in_which_runs_differ_are_told(tmp_path):
     runs = [make_run(tmp_path, f"sac/reach/{seed}") for seed in (0, 1)]
     (runs[1] / "config.yaml").write_text("experiment: sac\nseed: 0\nsteps: 1000\nalgo: {lr: 0.2}\n")

@@ -57,3 +57,43 @@ def test_no_runs_or_nonsense_is_one_line_and_exit_code_2(tmp_path: Path, capsys,
     assert main(["report", *args]) == 2
     assert len(capsys.readouterr().err.splitlines()) <= 2
     assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_written_is_one_line_that_names_it_and_nothing_is_left(tmp_path: Path, capsys) -> None:
+    run, folder, file = write_run(tmp_path / "runs"), tmp_path / "folder", tmp_path / "file"
+    folder.mkdir()
+    file.touch()
+    before = sorted(tmp_path.rglob("*"))
+    for verb, flag in (("report", "--out"), ("report", "--md"), ("report", "--save"), ("plot", "--out")):
+        for out in (folder, file / "x.html"):
+            assert main([verb, str(run), flag, str(out)]) == 2
+            (line,) = capsys.readouterr().err.splitlines()
+            assert f"{out} cannot be written" in line
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_mark_with_an_open_quote_is_one_line(tmp_path: Path, capsys) -> None:
+    text = tmp_path / "t.md"
+    text.write_text("<!-- roboloop report data/a.json --only 'final -->\n<!-- end of report -->\n")
+    assert main(["report", "--refresh", str(text)]) == 2
+    assert "No closing quotation" in capsys.readouterr().err
+
+
+def test_a_run_that_is_given_twice_counts_once(tmp_path: Path, capsys) -> None:
+    run = write_run(tmp_path / "runs")
+    saved = tmp_path / "s.json"
+    assert main(["report", str(run), "--save", str(saved)]) == 0
+    out = tmp_path / "r.md"
+    assert main(["report", str(run), str(run.parent), "--md", str(out), "--only", "final"]) == 0
+    assert "| sac/reach | 1 |" in out.read_text()
+    assert main(["report", str(saved), str(saved), "--md", str(out), "--only", "final"]) == 0
+    assert "| sac/reach | 1 |" in out.read_text()
+
+
+@pytest.mark.parametrize("unix_s", ["1e300", "NaN", "-1e18"])
+def test_an_origin_of_no_time_is_shown_without_it(tmp_path: Path, unix_s: str) -> None:
+    run = write_run(tmp_path / "runs")
+    (run / "meta.json").write_text(f'{{"created_unix_s": {unix_s}, "git": "abc"}}')
+    out = tmp_path / "r.md"
+    assert main(["report", str(run), "--md", str(out)]) == 0
+    assert "abc" in out.read_text()

@@ -125,7 +125,7 @@ def test_a_summary_is_drawn_as_the_runs_that_it_was_made_of(tmp_path: Path) -> N
     assert (tmp_path / "runs.png").read_bytes() == (tmp_path / "summary.png").read_bytes()
 
 
-@pytest.mark.parametrize("args", [["--as", "sad", "SAC"], ["--as", "sac"], ["--targets", "--as", "sac", "SAC"]])
+@pytest.mark.parametrize("args", [["--as", "sad", "SAC"], ["--as", "sac"], ["--targets", "--as", "sad", "SAC"]])
 def test_names_that_cannot_be_given_are_one_line_and_exit_code_2(tmp_path: Path, capsys, args: list[str]) -> None:
     write_run(tmp_path, "sac")
     assert main(["plot", str(tmp_path), "--out", str(tmp_path / "c.png"), *args]) == 2

@@ -17,7 +17,6 @@ from roboloop.track.read import (
     find_runs,
     names_of,
     process_alive,
-    read_eval,
     read_jsonl,
     read_metrics,
     read_run,
@@ -135,7 +134,7 @@ def test_a_damaged_status_is_one_line_and_does_not_hide_the_others(tmp_path: Pat
 
 
 def test_a_foreign_directory_is_refused_by_name(tmp_path: Path) -> None:
-    for reader in (read_run, read_eval, lambda run: read_metrics(run, ["x"]), lambda run: read_timing(run)):
+    for reader in (read_run, lambda run: read_metrics(run, ["x"]), lambda run: read_timing(run)):
         with pytest.raises(DataError, match="not a run directory"):
             reader(tmp_path)
 
@@ -145,6 +144,19 @@ def test_a_torn_last_line_is_ignored(tmp_path: Path, tail: bytes) -> None:
     path = tmp_path / "m.jsonl"
     path.write_bytes(b'{"step": 1}\n' + tail)
     assert read_jsonl(path) == [{"step": 1}]
+
+
+def test_numbers_beyond_all_floats_are_left_out(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a" / "b" / "0")
+    (run / "metrics.jsonl").write_text(f'{{"step": 1, "x": 1{"0" * 400}}}\n{{"step": 2, "x": 3}}\n')
+    assert read_metrics(run, ["x"])["x"].value.tolist() == [3]
+
+
+def test_a_line_that_is_nested_without_end_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text(f'{{"x": {"[" * 100_000}\n{{"step": 1}}\n')
+    with pytest.raises(DataError, match=r"m\.jsonl: line 1"):
+        read_jsonl(path)
 
 
 def test_a_bad_line_in_the_middle_is_named(tmp_path: Path) -> None:
@@ -158,11 +170,8 @@ def test_metrics_are_sparse_and_null_is_left_out(tmp_path: Path) -> None:
     run = make_run(tmp_path / "a" / "b" / "0")
     (run / "metrics.jsonl").write_text('{"step": 1, "x": 2}\n{"step": 2, "x": null, "y": 1}\n{"step": 3, "x": 4.5}\n')
     (run / "timing.jsonl").write_text('{"step": 1, "wall_s": 0.5}\n')
-    (run / "eval").mkdir()
-    (run / "eval" / "final.jsonl").write_text('{"episode": 0, "return": 1.0}\n')
     series = read_metrics(run, ["x", "never"])
     assert series["x"].step.tolist() == [1, 3]
     assert series["x"].value.tolist() == [2, 4.5]
     assert series["never"].step.size == 0
     assert read_timing(run)["wall_s"].value.tolist() == [0.5]
-    assert read_eval(run) == {"final": [{"episode": 0, "return": 1.0}]}

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -8,12 +7,13 @@ import pytest
 
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.track.report import markdown, page
-from roboloop.track.report.blocks import Chart, Stroke, Table
+from roboloop.track.report.blocks import Chart, Note, Stroke, Table
 from roboloop.track.report.document import KEYS, sections
 from roboloop.track.report.refresh import refreshed
 from roboloop.track.report.svg import draw, ticks
 from roboloop.track.stats import improvement_interval
-from roboloop.track.summary import Prediction, RunSummary, load, read_summary, renamed, save
+from roboloop.track.summary import RunSummary, read_summary, renamed
+from roboloop.track.summary_file import load, save
 from tests.run.fake_runs import write_eval, write_run
 
 ROOT = Path(__file__).parents[2]
@@ -367,24 +367,27 @@ def test_every_section_has_a_key_that_can_be_asked_for(tmp_path: Path) -> None:
     ]
 
 
-def test_errors_of_simulators_are_means_over_seeds_and_parameters_stand_for_each(tmp_path: Path) -> None:
-    def made(seed: int, of_source: float, foot: float) -> RunSummary:
-        predictions = (
-            Prediction("source", "hopper/power", {"1": of_source, "25": None}),
-            Prediction("simgan", "hopper/power", {"1": of_source / 4, "25": None}, {"foot: motor": foot}),
-        )
-        return replace(read_summary(write_run(tmp_path, "direct", seed=seed)), predictions=predictions)
+def test_a_run_that_failed_at_once_does_not_change_who_is_better(tmp_path: Path) -> None:
+    paths = [write_run(tmp_path, name, seed=seed, success={20: value}) for name, value in (("sac", 0.9), ("ppo", 0.3))
+             for seed in range(3)]  # fmt: skip
+    for path, successes in zip(paths, (9, 9, 9, 3, 3, 3), strict=True):
+        write_eval(path, 20, [1] * successes + [0] * (10 - successes))
+    runs = [read_summary(path) for path in paths]
+    before = table(runs, "compare").rows[0]
+    assert before[:2] == ("sac", "ppo")
+    assert before[-1] == "success, held-out episodes"
+    failed = read_summary(write_run(tmp_path, "sac", seed=9, success={}, state="failed"))
+    (section,) = sections([*runs, failed], only=["compare"])
+    assert isinstance(section.blocks[0], Table)
+    assert section.blocks[0].rows[0] == before
+    assert [block.text for block in section.blocks if isinstance(block, Note)] == [
+        "Not compared, since nothing is known of how they did: sac/reach/9."
+    ]
 
-    runs = load(save([made(1, 0.6, 0.52), made(0, 0.4, 0.5)], tmp_path / "s.json"))
-    errors, parameters = table(runs, "truth"), table(runs, "truth", 1)
-    assert errors.header == ("simulator", "seeds", "1 step", "25 steps")
-    assert errors.rows == (("source", "2", "0.5", "–"), ("simgan", "2", "0.125", "–"))
-    assert (parameters.header, parameters.rows) == (("parameter", "simgan"), (("foot: motor", "0.5, 0.52"),))
-    assert "hopper/power" in errors.caption
 
-
-def test_each_target_has_tables_of_its_own(tmp_path: Path) -> None:
-    run = read_summary(write_run(tmp_path))
-    predictions = tuple(Prediction("source", target, {"1": 1.0}) for target in ("a", "b"))
-    (section,) = sections([replace(run, predictions=predictions)], only=["truth"])
-    assert [block.rows for block in section.blocks if isinstance(block, Table)] == [(("source", "1", "1"),)] * 2
+@pytest.mark.parametrize("values", [(200.0, 200.00000000000003), (-1.7e308, 1.7e308), (5.0, 5.0)])
+def test_charts_of_any_numbers_have_a_few_marks(values: tuple[float, float]) -> None:
+    made = draw(Chart("c", "x", "y", (Stroke(0, (0.0, 1.0), values),)))
+    assert "nan" not in made
+    assert "inf" not in made
+    assert 2 <= made.count('text-anchor="end"') <= 12

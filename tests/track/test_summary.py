@@ -1,14 +1,20 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from roboloop.core.errors import DataError
-from roboloop.track.report import page
+from roboloop.track.curves import MOST_POINTS
+from roboloop.track.report import markdown, page
 from roboloop.track.report.document import sections
-from roboloop.track.summary import flatten, load, read_summary, save
+from roboloop.track.summary import Prediction, flatten, read_summary
+from roboloop.track.summary_file import load, save
 from tests.run.fake_runs import lines, write_eval, write_run
 
 
@@ -156,3 +162,117 @@ def test_an_origin_that_is_nonsense_and_a_name_that_is_no_text_do_no_harm(tmp_pa
     assert load(file)[0].experiment == "odd-\udcff"
     text = page.document("t", sections([made]), tmp_path / "r.html")
     assert b"odd-" in text.encode(errors="backslashreplace")
+
+
+def whole_summary(root: Path) -> Path:
+    """Write a summary that has everything a summary can have."""
+    path = write_run(root, tasks={"a": {10: 0.5, 20: 1.0}, "b": {10: 0.0, 20: 1.0}})
+    write_eval(path, 20, [1, 0, 1, 0], tasks=("a", "b"))
+    write_eval(path, 10, [1, 0], name="elsewhere", env={"id": "other"})
+    write_eval(path, 10, [1, 0], name="asked", target=3.0)
+    facts = {"env_id": "e", "episodes": 3, "steps": 9, "bytes": 100, "success": 0.5, "return_quantiles": [0, 1, 2]}
+    made = replace(
+        read_summary(path, lambda _: facts),
+        datasets={"dataset": facts},
+        predictions=(Prediction("source", "target", {"1": 0.5, "25": None}, {"foot": 0.5}),),
+        videos=("a.mp4",),
+        notes=("said",),
+    )
+    other = replace(made, experiment="ppo")
+    return save([made, other], root / "s.json")
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the way to every value of a JSON document."""
+    yield at
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ():
+        yield from places(inner, (*at, key))
+
+
+def with_other(document: Any, at: tuple[Any, ...], value: Any) -> Any:
+    if not at:
+        return value
+    changed = document.copy()
+    changed[at[0]] = with_other(document[at[0]], at[1:], value)
+    return changed
+
+
+def test_a_summary_with_anything_else_anywhere_is_refused_in_one_line_or_shown(tmp_path: Path) -> None:
+    path = whole_summary(tmp_path)
+    whole = json.loads(path.read_text())
+    ways = [at for at in places(whole) if at[:2] != ("runs", 1)]
+    refused: list[str] = []
+    for at in ways:
+        for value in (None, "x", -1, 1e300, True, [], {}, [5], {"x": 5}):
+            path.write_text(json.dumps(with_other(whole, at, value)))
+            try:
+                runs = load(path)
+            except DataError as error:
+                refused.append(str(error))
+                continue
+            made = sections(runs)
+            assert page.document("t", made, tmp_path / "r.html")
+            assert markdown.document("t", made)
+    assert len(refused) > 1000
+    assert not [line for line in refused if "\n" in line]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x: 2026-99-99", "x: !!int abc", "a: &a {b: *a}", "? [1, 2]\n: 3", "x: " + "[" * 5000],
+    ids=[
+        "a date that is none",
+        "a number that is none",
+        "a mapping in itself",
+        "a list as a key",
+        "nested without end",
+    ],
+)
+def test_a_config_that_yaml_stumbles_over_is_one_line(tmp_path: Path, text: str) -> None:
+    run = write_run(tmp_path)
+    (run / "config.yaml").write_text(text)
+    with pytest.raises(DataError, match=r"config\.yaml") as caught:
+        read_summary(run)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_yaml_knows_and_json_does_not_is_shown_as_text(tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    (run / "config.yaml").write_text("x: 2026-01-01\ny: !!set {a}\nexperiment: sac\n")
+    (made,) = load(save([read_summary(run)], tmp_path / "s.json"))
+    assert made.config["x"] == "2026-01-01"
+
+
+def test_what_links_out_of_a_run_is_not_shown(tmp_path: Path) -> None:
+    run, secret = write_run(tmp_path), tmp_path / "secret"
+    secret.write_text("k: hidden\n")
+    for name in ("videos/a.mp4", "eval/a.jsonl", "meta.json"):
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).unlink(missing_ok=True)
+        (run / name).symlink_to(secret)
+    made = read_summary(run)
+    assert not made.videos
+    assert not made.origin
+    assert not made.evaluations
+    assert sum("link out of the run" in note for note in made.notes) == 3
+    (run / "config.yaml").unlink()
+    (run / "config.yaml").symlink_to(secret)
+    with pytest.raises(DataError, match="link out of the run"):
+        read_summary(run)
+
+
+@pytest.mark.parametrize("about", [{"checkpoint_step": math.inf}, {"checkpoint_step": "x"}, {"plan": 3}])
+def test_an_evaluation_with_an_odd_header_is_noted(tmp_path: Path, about: dict[str, Any]) -> None:
+    run = write_run(tmp_path)
+    write_eval(run, 20, [1], **about)
+    made = read_summary(run)
+    assert not made.evaluations
+    assert "not an evaluation" in made.notes[0]
+
+
+def test_of_many_evaluations_the_last_one_is_kept_as_it_was(tmp_path: Path) -> None:
+    success = {step: float(step >= 500) * (step % 2) for step in range(1, 1000)}
+    curve = read_summary(write_run(tmp_path, success=success)).curves["eval/success"]
+    assert len(curve.step) <= MOST_POINTS
+    assert (curve.step[-1], curve.value[-1]) == (999, 1.0)
+    assert set(curve.value.tolist()) <= {0.0, 1.0}  # no means of several

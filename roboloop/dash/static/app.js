@@ -70,20 +70,21 @@ function newRow(r) {
   box.setAttribute("aria-label", `draw ${r.name}`);
   box.addEventListener("change", () => { draw(r.id, box.checked); });
   box.addEventListener("click", (e) => e.stopPropagation());
-  tr.append(el("td", "", box), el("td", "name", el("bdi")), ...Array.from({ length: 6 }, () => el("td")));
+  tr.append(el("td", "", box), el("td", "name", el("button", "open", el("bdi"))), ...Array.from({ length: 6 }, () => el("td")));
   tr.addEventListener("click", () => { page.cursor = r.id; list(); open(r.id); });
+  tr.addEventListener("focusin", () => { if (page.cursor !== r.id) { page.cursor = r.id; list(); } });
   return tr;
 }
 
 function fill(tr, r) {
-  const cells = tr.children, places = [cells[1].firstChild, ...Array.from(cells).slice(2)], texts = [
+  const cells = tr.children, places = [cells[1].querySelector("bdi"), ...Array.from(cells).slice(2)], texts = [
     r.name, r.state, `${short(r.step)}/${short(r.steps)}`, r.success === null ? "-" : `${Math.round(100 * r.success)} %`,
     short(r.return), r.steps_per_s === null ? "-" : short(Math.round(r.steps_per_s)), seconds(r.eta_s)];
   texts.forEach((t, i) => { if (places[i].textContent !== t) places[i].textContent = t; });
   cells[1].title = r.error ? `${r.name}: ${r.error}` : r.name;
   cells[2].className = r.state;
   cells[0].firstChild.checked = page.drawn.has(r.id);
-  tr.setAttribute("aria-selected", r.id === page.cursor);
+  if (r.id === page.cursor) tr.setAttribute("aria-current", "true"); else tr.removeAttribute("aria-current");
 }
 
 function draw(id, on) { if (on) page.drawn.add(id); else page.drawn.delete(id); list(); refresh(); }
@@ -95,7 +96,9 @@ const drawn = () => page.runs.filter((r) => page.drawn.has(r.id));
 async function loadKeys() {
   const runs = drawn(), ids = runs.map((r) => r.id).join();
   if (!ids || (ids === page.keysOf && Date.now() - page.keysAt < 10000)) return;
-  page.keys = (await ask(`/api/keys?runs=${ids}`)).keys;
+  const keys = (await ask(`/api/keys?runs=${ids}`)).keys;
+  // of the same runs none is taken away: what a long log's sketch shows of rare ones differs from look to look
+  page.keys = ids === page.keysOf ? [...new Set([...page.keys, ...keys])] : keys;
   page.keysOf = page.keys.length ? ids : ""; page.keysAt = Date.now();
   const select = $("key"), old = select.value;
   if (page.keys.join() === page.keyNames) return;
@@ -127,13 +130,14 @@ async function loadCurves() {
     if (page.zoom) { query.set("low", page.zoom[0]); query.set("high", page.zoom[1]); }
     const asked = query.toString(), log = $("log").checked;
     const known = asked === chart.asked ? `&known=${chart.version}` : "";
-    const got = runs.length ? await ask(`/api/curves?${asked}${known}`) : { lines: [], version: "" };
+    const got = runs.length ? await ask(`/api/curves?${asked}${known}`) : { lines: [], version: "", reading: false };
     if (got === null) { if (log !== chart.log) chart.set(chart.lines, log); continue; }
     chart.asked = asked; chart.version = got.version; chart.zoom = page.zoom;
     chart.set(got.lines.map((l, i) => ({ ...l, colour: i, name: group ? `${l.id} (${l.seeds} ${l.seeds === 1 ? "seed" : "seeds"})` : names.get(l.id) || l.id })), log);
-    $("reading").hidden = got.lines.every((l) => l.whole);
+    chart.isSketch = got.reading || got.lines.some((l) => !l.whole);  // a run whose sketch lacks the key has no line yet
     if (key === wanted[0]) legend(chart.lines);
   }
+  $("reading").hidden = ![...page.charts.values()].some((chart) => chart.isSketch);
 }
 
 function zoomed(ends) {
@@ -182,14 +186,25 @@ function open(id) {
   const run = page.runs.find((r) => r.id === id);
   if (!run) return;
   page.detail = new Detail($("detail"), run, ask, close, async () => { await loadRuns(); });
+  reveal();
+}
+
+// Show the part beside the list, and let a reader begin at its heading.
+function reveal() {
   document.querySelector("main").classList.add("detailed");
   $("detail").hidden = false;
+  const heading = $("detail").querySelector("h2");
+  heading.tabIndex = -1;
+  heading.focus({ preventScroll: true });
 }
+
+const cursorRow = () => document.querySelector('#rows tr[aria-current="true"]');
 
 function close() {
   page.detail = null;
   $("detail").hidden = true; $("detail").replaceChildren();
   document.querySelector("main").classList.remove("detailed");
+  cursorRow()?.querySelector(".open").focus({ preventScroll: true });
   refresh();
 }
 
@@ -201,9 +216,8 @@ async function compare() {
   const back = el("button", "", "back");
   back.addEventListener("click", close);
   page.detail = { id: null, poll: async () => {} };
-  document.querySelector("main").classList.add("detailed");
-  $("detail").hidden = false;
   $("detail").replaceChildren(back, el("h2", "", `settings in which the ${ids.length} drawn runs differ`), el("div", "wide", el("table", "diff", head, ...rows)));
+  reveal();
 }
 
 // --- keys
@@ -212,8 +226,10 @@ function move(by) {
   const runs = shown(), i = runs.findIndex((r) => r.id === page.cursor);
   if (!runs.length) return;
   page.cursor = runs[Math.max(0, Math.min(runs.length - 1, i + by))].id;
+  const hadFocus = $("rows").contains(document.activeElement);
   list();
-  document.querySelector('#rows tr[aria-selected="true"]')?.scrollIntoView({ block: "nearest" });
+  cursorRow()?.scrollIntoView({ block: "nearest" });
+  if (hadFocus) cursorRow()?.querySelector(".open").focus({ preventScroll: true });
 }
 
 const toggle = (id) => { $(id).checked = !$(id).checked; refresh(); };
@@ -227,7 +243,8 @@ addEventListener("keydown", (e) => {
   if (e.ctrlKey || e.metaKey || e.altKey || $("help").open) return;
   const typing = e.target.matches("input:not([type=checkbox]):not([type=range]), select, textarea, video");
   if (typing) { if (e.key === "Escape" || e.key === "Enter") e.target.blur(); return; }
-  if (e.target.matches("button, input") && (e.key === "Enter" || e.key === " ")) return;
+  // what has a use for these keys keeps them; a run's name would only open it
+  if ((e.key === "Enter" || e.key === " ") && e.target.closest("button:not(.open), input, summary, a, [tabindex='0']")) return;
   if (KEYS[e.key]) { e.preventDefault(); KEYS[e.key](); }
 });
 

@@ -4,12 +4,20 @@ const LIGHT = ["#2a78d6", "#d9622b", "#1f9e77", "#b0449e", "#8a7a00", "#c22f4c",
 const DARK = ["#6aa9f4", "#f08a56", "#4fcfa2", "#dd82cd", "#cdbb3c", "#f2728b", "#9a9ef5", "#46c0cd", "#c29a72", "#a5c85a"];
 const PAD = { left: 58, right: 20, top: 8, bottom: 26 };
 
-export const isDark = () => matchMedia("(prefers-color-scheme: dark)").matches;
+const theme = matchMedia("(prefers-color-scheme: dark)");
+// One listener and one observer for the page: a chart with its own would be kept for ever.
+const sizes = new ResizeObserver((entries) => entries.forEach((entry) => entry.target.chart.later()));
+theme.addEventListener("change", () => {
+  for (const canvas of document.querySelectorAll(".chart canvas")) canvas.chart.later();
+  for (const old of document.querySelectorAll(".swatch")) old.style.background = colour(+old.dataset.colour);
+});
+
+export const isDark = () => theme.matches;
 export const colour = (i) => (isDark() ? DARK : LIGHT)[i % LIGHT.length];
 
 export function swatch(i) {
   const made = document.createElement("span");
-  made.className = "swatch"; made.style.background = colour(i);
+  made.className = "swatch"; made.dataset.colour = i; made.style.background = colour(i);
   return made;
 }
 
@@ -22,14 +30,14 @@ export function short(v) {
   return String(+v.toPrecision(4));
 }
 
-// Round values between two ends, about so many.
+// Round values between two ends, about so many. Ends that only rounding tells apart are one: no step would lead from one to the other.
+const FLAT = 1e-9;
 export function ticks(low, high, wanted) {
-  if (!(high > low)) return [low];
+  if (!(high - low > FLAT * Math.max(Math.abs(low), Math.abs(high)))) return [low];
   const raw = (high - low) / wanted, size = 10 ** Math.floor(Math.log10(raw));
   const step = size * [1, 2, 5, 10].find((f) => f * size >= raw);
-  const out = [];
-  for (let v = Math.ceil(low / step) * step; v <= high + step * 1e-9; v += step) out.push(Math.abs(v) < step * 1e-9 ? 0 : v);
-  return out;
+  const first = Math.ceil(low / step), last = Math.floor(high / step + FLAT);
+  return Array.from({ length: last - first + 1 }, (_, i) => (first + i) * step);
 }
 
 export class Chart {
@@ -46,8 +54,8 @@ export class Chart {
     this.tip.className = "tip"; this.tip.hidden = true;
     box.append(head, this.canvas, this.tip);
     this.title = title;
-    new ResizeObserver(() => this.later()).observe(this.canvas);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.later());
+    this.canvas.chart = this;
+    sizes.observe(this.canvas);
     this.listen();
   }
 
@@ -81,7 +89,8 @@ export class Chart {
     if (this.fromZero && !this.log) y0 = Math.min(y0, 0);
     if (x1 <= x0) x1 = x0 + 1;
     if (this.log) return [x0, x1, y0 / 1.1, y1 * 1.1];
-    const room = (y1 - y0) * 0.04 || Math.abs(y0) * 0.1 || 1;
+    const isFlat = y1 - y0 <= FLAT * Math.max(Math.abs(y0), Math.abs(y1));
+    const room = isFlat ? Math.abs(y0) * 0.1 || 1 : (y1 - y0) * 0.04;
     return [x0, x1, y0 - room, y1 + room];
   }
 

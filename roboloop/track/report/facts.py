@@ -147,9 +147,9 @@ def origin(groups: Groups) -> Section:
             commit = f"{str(about.get('git') or NONE)[:12]}{' with changes' if about.get('git_dirty') else ''}"
             machine = f"Python {about.get('python')}, {about.get('platform')}, {about.get('cpus')} CPUs"
             kinds.setdefault((versions, commit, machine), []).append(run.name)
-            begun = about.get("created_unix_s")
-            day = datetime.fromtimestamp(begun, UTC).strftime("%Y-%m-%d %H:%M") if begun else NONE
-            commands.append((run.name, day, shlex.join(map(str, about.get("command") or ()))))
+            commands.append(
+                (run.name, _day(about.get("created_unix_s")), shlex.join(map(str, about.get("command") or ())))
+            )
     if not kinds:
         return Section("origin", "Origin", ())
     made = tuple((", ".join(names), *kind) for kind, names in kinds.items())
@@ -157,6 +157,13 @@ def origin(groups: Groups) -> Section:
         Table("What the runs were made with.", ("runs", "versions", "commit", "machine"), made),
         Table("How the runs were begun (UTC).", ("run", "begun", "command"), tuple(commands)),
     ))  # fmt: skip
+
+
+def _day(unix_s: float | None) -> str:
+    try:
+        return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M") if unix_s else NONE
+    except (TypeError, ValueError, OverflowError, OSError):  # no clock said that
+        return NONE
 
 
 def videos(groups: Groups) -> Section:

@@ -10,7 +10,8 @@ from roboloop.core.errors import DataError
 from roboloop.core.options import Options
 from roboloop.track.report.document import sections
 from roboloop.track.report.markdown import document
-from roboloop.track.summary import RunSummary, load, without_success
+from roboloop.track.summary import RunSummary, without_success
+from roboloop.track.summary_file import load
 
 _BEGIN = "<!-- roboloop report "
 _END = "<!-- end of report -->"
@@ -31,7 +32,11 @@ def _tables(mark: str, folder: Path) -> str:
     options.add_argument("--runs", default="", help="names of experiments, by commas; all where none are named")
     options.add_argument("--by-return", action="store_true")
     options.add_argument("--group-by", default="experiment/task")
-    known = options.parse_args(shlex.split(mark))
+    try:
+        words = shlex.split(mark)
+    except ValueError as error:  # a quote that is not closed
+        raise DataError(f"'{_BEGIN}{mark} -->' cannot be read: {error}") from None
+    known = options.parse_args(words)
     runs: list[RunSummary] = [run for name in known.summaries for run in load(folder / name)]
     if known.runs:
         wanted = known.runs.split(",")

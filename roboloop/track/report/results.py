@@ -16,6 +16,7 @@ from roboloop.track.report.scores import (
     earlier_evaluation,
     final_evaluation,
     final_scores,
+    has_score,
     held_out,
     pooled,
     several_tasks,
@@ -245,6 +246,9 @@ def compare(runs: Sequence[RunSummary]) -> Section:
             "count half [95 % stratified bootstrap, where both have several runs]."
         )
         blocks.append(Table(caption, ("better", "worse", "probability", "tasks", "runs", "judged by"), tuple(rows)))
+    silent = [run.name for run in runs if not has_score(run)]
+    if rows and silent:
+        blocks.append(Note(f"Not compared, since nothing is known of how they did: {', '.join(silent)}."))
     if len(pairs) > _MOST_PAIRS:
         blocks.append(Note(f"Only the first {_MOST_PAIRS} of {len(pairs)} pairs are shown."))
     scores = several_tasks(runs)

@@ -88,15 +88,25 @@ def value_of(result: Result, measure: str) -> float | None:
 
 
 def final_scores(runs: Sequence[RunSummary]) -> Scores:
-    """Return what methods are compared by: held-out episodes if all runs have them, success if all runs have it."""
-    chances: list[tuple[str, Callable[[RunSummary, str], ByTask]]] = [(HELD_OUT, held_out), (IN_TRAINING, validated)]
-    for source, read in chances:
+    """Return what methods are compared by: held-out episodes if all runs have them, success if all runs have it.
+
+    Runs that have no score at all, since they failed or have just begun, do not count.
+    """
+    scored = [run for run in runs if has_score(run)]
+    for source, read in _CHANCES:
         for measure in MEASURES:
-            table = [(run.experiment, read(run, measure)) for run in runs]
+            table = [(run.experiment, read(run, measure)) for run in scored]
             if all(scores for _, scores in table):
                 return Scores(measure, source, _collect(table))
-    counted = [(run.experiment, validated(run, "return") or validated(run, "success")) for run in runs]
-    return Scores("return", IN_TRAINING, _collect(counted))
+    return Scores("return", IN_TRAINING, _collect([(run.experiment, validated(run, "return")) for run in scored]))
+
+
+_CHANCES: tuple[tuple[str, Callable[[RunSummary, str], ByTask]], ...] = ((HELD_OUT, held_out), (IN_TRAINING, validated))
+
+
+def has_score(run: RunSummary) -> bool:
+    """Say whether anything is known of how a run did."""
+    return any(read(run, measure) for _, read in _CHANCES for measure in MEASURES)
 
 
 def several_tasks(runs: Sequence[RunSummary]) -> Scores | None:

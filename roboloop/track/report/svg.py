@@ -27,6 +27,10 @@ class _Axis(NamedTuple):
         return self.start + (value - self.low) / (self.high - self.low) * self.length
 
 
+_MOST = 1e300
+"""Beyond it differences are no numbers."""
+
+
 def draw(chart: Chart) -> str:
     """Return one chart."""
     x_axis = _axis([x for stroke in chart.strokes for x in stroke.x], _LEFT, _WIDTH - _LEFT - _RIGHT, chart.x_is_rate)
@@ -62,8 +66,9 @@ def _axis(values: Sequence[float], start: float, length: float, is_rate: bool) -
         return _Axis(-0.03, 1.03, start, length)
     known = [value for value in values if math.isfinite(value)]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
-    if low == high:  # one point, or a level line: some room around it
+    if high - low <= 1e-9 * max(abs(low), abs(high)):  # one point, or a level line: some room around it
         low, high = low - max(abs(low), 1.0) / 2, high + max(abs(high), 1.0) / 2
+    low, high = max(low, -_MOST), min(high, _MOST)
     margin = 0.03 * (high - low)
     return _Axis(low - margin, high + margin, start, length)
 
