@@ -10,10 +10,12 @@ import math
 import os
 import re
 import socket
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
 from roboloop.core.errors import ConfigError, needs_extra
+from roboloop.core.resources import usable_cores
 
 SCHEME = "ray://"
 LOOPBACK = "127.0.0.1"
@@ -38,7 +40,7 @@ def connect(address: str, num_cpus: float = 0.0) -> tuple[ModuleType, bool]:
         return ray, False
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
     if not head:
-        cpus = max(os.cpu_count() or 1, math.ceil(num_cpus))
+        cpus = max(math.ceil(usable_cores()), math.ceil(num_cpus))
         own: dict[str, Any] = {"num_cpus": cpus, "object_store_memory": _STORE_BYTES, "include_dashboard": False}
         ray.init(address="local", _node_ip_address=LOOPBACK, **own, **quiet)
         return ray, True
@@ -51,6 +53,16 @@ def connect(address: str, num_cpus: float = 0.0) -> tuple[ModuleType, bool]:
             f"ray start --address={head} --num-cpus=0)"
         ) from None
     return ray, True
+
+
+def machines(ray: Any) -> list[dict[str, float]]:
+    """Return the resources of each machine of the cluster that lives."""
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
+def room_for(nodes: Sequence[Mapping[str, float]], needs: Mapping[str, float]) -> int:
+    """Return how many of what needs so much have room; each is on one machine, so what several have left is none."""
+    return sum(min(int(has.get(name, 0.0) / need + 1e-9) for name, need in needs.items()) for has in nodes)
 
 
 def telling_line(error: Exception) -> str:
@@ -68,7 +80,7 @@ def _knock(head: str) -> str:
         raise ConfigError(f"a Ray cluster is given as ray://HOST:PORT, as ray start --head prints it, not {head!r}")
     try:
         socket.create_connection((host, int(port)), _REACH_S).close()
-    except OSError as error:
-        why = error.strerror or "no answer"
+    except (OSError, UnicodeError) as error:  # the latter of what is no name of a host
+        why = getattr(error, "strerror", None) or "no answer"
         raise ConfigError(f"no Ray cluster at {head} ({why}): ray start --head --port={port} begins one") from None
     return host

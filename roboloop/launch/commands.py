@@ -60,7 +60,8 @@ def sweep(args: list[str]) -> int:
         runs = expand(wanted)
         for run in runs:
             check_existing(run)
-    engine, slots, room = _settle(known, wanted.base.device.startswith("cuda"), len(runs) or known.trials)
+    on_gpu = any(config.device.startswith("cuda") for config in [wanted.base, *(run.config for run in runs)])
+    engine, slots, room = _settle(known, on_gpu, len(runs) or known.trials)
     if known.dry_run:
         print("\n".join(str(run.path) for run in runs) or "a search makes its runs up as it goes")
         print(room)
@@ -94,7 +95,7 @@ def _settle(known: Namespace, on_gpu: bool, num_runs: int | None) -> tuple[Engin
     elif known.on.partition(":")[0] == "slurm":
         from roboloop.launch.on_slurm import OnSlurm
 
-        needs = (known.cores_per_run or 1, on_gpu, known.memory_mb, known.timeout_s)
+        needs = (known.cores_per_run or 1, known.memory_mb, known.timeout_s)
         engine = OnSlurm(known.on.partition(":")[2], *needs)
     else:
         raise ConfigError(f"--on {known.on}: runs are started on local, ray, ray://HOST:PORT or slurm[:PARTITION]")
@@ -126,15 +127,18 @@ def stop(args: list[str]) -> int:
     options.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="runs; a whole sweep by its directory")
     left = False
     for path in options.parse_args(args).runs:
-        launcher = plan.launcher_of(path)
-        if launcher is not None:
-            print(f"{path}: {end_launcher(path, launcher)}")
+        launchers = {sweep: found for sweep in plan.sweeps_at(path) if (found := plan.launcher_of(sweep))}
+        for sweep, launcher in launchers.items():  # first, or they would start others
+            print(f"{sweep}: {end_launcher(sweep, launcher)}")
             left = left or not launcher.is_here
+        if path in launchers:
             continue
-        planned = plan.jobs_at(path)
+        planned = {job.path: job for job in plan.jobs_at(path)}
+        known = planned | {info.path: Job(info.path) for info in find_runs(path) if info.path not in planned}
+        jobs = [job for job in known.values() if not launchers.keys() & set(job.path.parents)]
         single = plan.sweep_of(path) is not None
-        for job in planned or [Job(info.path) for info in find_runs(path)] or [_unknown(path)]:
-            if planned and single and not job.is_done():
+        for job in jobs or ([] if launchers else [_unknown(path)]):
+            if job.path in planned and single and not job.is_done():
                 job.hold()  # of a sweep as a whole nothing is held: its command goes on with it
             ended = job.send(signal.SIGTERM)
             print(f"{job}: {told(job, ended)}")
@@ -207,8 +211,20 @@ def _sweep_options() -> Options:
     add("--slots", type=int, metavar="N", help="runs at a time; as many as there are cores")
     add("--cores-per-run", type=int, metavar="C")
     add("--retries", type=int, default=Rules.retries, metavar="K", help="starts after a failure")
-    add("--fail-fast", type=int, default=Rules.fail_fast, metavar="K", help="end when the first K starts die at once")
-    add("--timeout-s", type=float, default=Rules.timeout_s, metavar="S", help="longest time of one start")
+    add(
+        "--fail-fast",
+        type=int,
+        default=Rules.fail_fast,
+        metavar="K",
+        help="start nothing more when the first K runs die",
+    )
+    add(
+        "--timeout-s",
+        type=float,
+        default=Rules.timeout_s,
+        metavar="S",
+        help="longest time of one start, once it has begun",
+    )
     add("--memory-mb", type=int, default=Rules.memory_mb, metavar="MB", help="most memory of one run")
     add("--silent-s", type=float, default=Rules.silent_s, metavar="S", help="a run that is silent for so long hangs")
     add("--search", choices=("optuna",), help="look for good settings instead of trying all (extra: search)")

@@ -24,7 +24,6 @@ from roboloop.run.config import Experiment
 BROKEN = 1
 """Taken for the exit code of a run that could not even be started."""
 BAD_INPUT = 2
-EXISTS = 3
 KILLED = -9
 """Taken for the exit code of a run whose machine is gone."""
 LEASH = "roboloop.launch.leashed"
@@ -38,6 +37,11 @@ class Started(Protocol):
     """What is known of its end beside the exit code."""
     machine_lost: bool
     """Whether it ended because its machine did: that is no failure of the run."""
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has a machine: in a cluster it may wait for one, and its time runs only from then on."""
+        ...
 
     @property
     def returncode(self) -> int | None:
@@ -60,6 +64,10 @@ class Engine(Protocol):
         """Start a run; none where it runs already."""
         ...
 
+    def more_slots(self, known: int) -> list[Slot]:
+        """Return the slots beyond so many for which there is room by now."""
+        ...
+
     def close(self) -> None:
         """Let go of the cluster."""
         ...
@@ -70,6 +78,7 @@ class Here:
 
     why = ""
     machine_lost = False
+    has_begun = True
 
     def __init__(self, process: subprocess.Popen[bytes], job: Job) -> None:
         self._process, self._job = process, job
@@ -95,6 +104,10 @@ class Local:
         """Start a run in a slot."""
         process = job.start(slot, warn)
         return Here(process, job) if process else None
+
+    def more_slots(self, known: int) -> list[Slot]:
+        """Return none: this machine does not grow."""
+        return []
 
     def close(self) -> None:
         """Hold nothing."""

@@ -4,7 +4,7 @@
 |---|---|
 | ``config.yaml`` | the whole config: ``roboloop train --config`` of it is the run |
 | ``output.log`` | what the run said, each start with its command |
-| ``facts.json`` | slot, process, time of the last start, and how it ended |
+| ``facts.json`` | slot, process, time of the last start, how it ended, and as what the launcher counts it |
 | ``lock`` | held by the running process from before it exists until it is gone, however it ends |
 | ``hold``, ``requeue`` | wishes of ``roboloop stop`` and ``roboloop requeue`` |
 | ``slurm``, ``signal`` | what submitit keeps of a Slurm job, and a signal that the job is to hand on to the run |
@@ -33,13 +33,14 @@ from roboloop.launch.slots import Slot, pinned
 from roboloop.launch.sweep import Planned, differences
 from roboloop.run.config import Experiment
 from roboloop.run.rundir import RunDir
-from roboloop.track.read import RunInfo, boot_id, process_alive, read_run
+from roboloop.track.read import LAUNCH, RunInfo, boot_id, process_alive, read_run
 
-FOLDER = "launch"
 SLURM = "slurm"
 SIGNAL = "signal"
 ROBOLOOP = (sys.executable, "-m", "roboloop.cli")
 """The command, whatever PATH says."""
+EXISTS = 3
+"""Exit code of whoever found somebody else at work on the run: it says nothing of the run."""
 _NO_PLACE = dict.fromkeys(("slot", "cpus", "gpu"))
 _TAIL_BYTES = 4096
 _LOOK_S = 1.0
@@ -52,11 +53,16 @@ class Job:
     def __init__(self, path: Path, planned: Planned | None = None) -> None:
         self.path = path
         self.planned = planned
-        self.folder = path / FOLDER
+        self.folder = path / LAUNCH
         self.log = self.folder / "output.log"
 
     def __str__(self) -> str:
         return str(self.path)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the run learns on a GPU."""
+        return self.planned is not None and self.planned.config.device.startswith("cuda")
 
     def info(self) -> RunInfo | None:
         """Return what the run says of itself; none where it has not begun, or cannot be read."""
@@ -107,7 +113,7 @@ class Job:
     def is_done(self) -> bool:
         """Say whether nothing is left to do: the run says so, and its process ended well as far as that was seen."""
         info = self.info()
-        if info is None or info.state != "done" or self.facts().get("exit_code") not in (None, 0):
+        if info is None or info.state != "done" or self.facts().get("exit_code") not in (None, 0, EXISTS):
             return False
         if self.planned is None:
             return True
@@ -172,7 +178,7 @@ class Job:
         with open(self.folder / "lock", "a") as lock, open(self.log, "ab") as log:
             if not take(lock):
                 return None
-            self.note(**place, pid=None, exit_code=None, why="", started_unix_s=time.time())
+            self.note(**place, pid=None, exit_code=None, why="", ended="", started_unix_s=time.time())
             log.write(f"$ roboloop {shlex.join(words)}\n".encode())
             log.flush()
             with pinned(slot.cpus, warn) if slot else contextlib.nullcontext():

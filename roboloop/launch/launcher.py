@@ -16,8 +16,8 @@ from typing import Protocol
 
 from roboloop.core.processes import memory_bytes
 from roboloop.core.stop import StopRequest
-from roboloop.launch.engine import EXISTS, Engine, Local, Started
-from roboloop.launch.job import Job
+from roboloop.launch.engine import Engine, Local, Started
+from roboloop.launch.job import EXISTS, Job
 from roboloop.launch.slots import Slot
 from roboloop.run.commands import STOPPED
 from roboloop.track.terminal import duration
@@ -31,6 +31,7 @@ QUICK_S = 30.0
 """A run that dies within this has not even begun."""
 _MEMORY_EVERY_S = 2.0
 _REPORT_EVERY_S = 60.0
+_ROOM_EVERY_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,9 @@ class Rules:
     retries: int = 1
     """How often a run that failed or vanished is started again."""
     fail_fast: int = 3
-    """End everything when the first so many starts die at once; 0 = never."""
+    """Start nothing more when the first so many runs die at once; 0 = never."""
     timeout_s: float = 0.0
-    """Longest time of one start; 0 = any."""
+    """Longest time of one start, from when it has begun; 0 = any."""
     memory_mb: int = 0
     """Most memory of one run; 0 = any."""
     silent_s: float = 0.0
@@ -94,6 +95,7 @@ class Active:
     """None where an adopted run finds no slot free."""
     process: Started | None
     began_s: float
+    """As long as it waits for room in a cluster, now."""
     ending: str = ""
     """Why it was asked to end: stopped, pruned, time, memory, silence."""
     ending_s: float = 0.0
@@ -127,8 +129,12 @@ class Launcher:
         self.counts = known
         """How many runs are in each final state."""
         self.reasons: dict[Job, str] = {}
-        self._quick_deaths, self._some_lived, self._hopeless = 0, False, False
+        self._first: list[Job] = []
+        """The runs that were started first, as many as count for giving up."""
+        self._died_at_once: set[Job] = set()
+        self._some_lived, self._hopeless = bool(known["done"] or known["pruned"]), False
         self._warned = False
+        self._looked_for_room_s = time.monotonic()
 
     def adopt(self, jobs: Iterable[Job]) -> None:
         """Take charge of runs that were found running; each keeps its slot."""
@@ -136,6 +142,7 @@ class Launcher:
             number = job.facts().get("slot")
             slot = next((s for s in self._free_slots() if s.index == number), None) or self._free_slot()
             self._active.append(Active(job, slot, None, time.monotonic()))
+            self._some_lived = True
             self.say(f"adopted  {job}, process {job.pid}")
 
     def run(self) -> int:
@@ -146,8 +153,7 @@ class Launcher:
                 for active in [a for a in self._active if self._has_ended(a)]:
                     self._active.remove(active)
                     self._judge(active)
-                halting = bool(stop) or self._hopeless
-                if halting:
+                if stop:
                     self._end_all()
                 else:
                     self._hear_wishes()
@@ -174,6 +180,9 @@ class Launcher:
 
     def _fill(self) -> None:
         """Start runs while there is room for them."""
+        if self._hopeless:
+            return
+        self._look_for_room()
         while len(self._active) < len(self._slots) and (slot := self._free_slot()) is not None:
             job = self._supply.next() or (self._again.popleft() if self._again else None)
             if job is None:
@@ -183,7 +192,15 @@ class Launcher:
                 continue
             process = self._engine.start(job, slot, self._warn)
             self._active.append(Active(job, slot, process, time.monotonic()))
+            if process and job not in self._first and len(self._first) < self._rules.fail_fast:
+                self._first.append(job)
             self.say(f"{'started ' if process else 'adopted '} {job} in {slot}")
+
+    def _look_for_room(self) -> None:
+        """Take the slots of machines that have joined a cluster since; those of lost ones wait for others."""
+        if time.monotonic() - self._looked_for_room_s > _ROOM_EVERY_S:
+            self._looked_for_room_s = time.monotonic()
+            self._slots += self._engine.more_slots(len(self._slots))
 
     def _has_ended(self, active: Active) -> bool:
         return active.process.poll() is not None if active.process else not active.job.is_live()
@@ -216,36 +233,39 @@ class Launcher:
         vanished = active.ending or (code is not None and code < 0) or (code is None and said in ("lost", "running"))
         state = "lost" if vanished else "failed"
         why = _why(active, code, job)
-        if active.process and active.process.machine_lost:
-            self.say(f"lost     {job}: {why}; it goes on elsewhere")
+        # one that was found running and is gone was lost with its launcher, as far as is known
+        if vanished and not active.ending and (active.process is None or active.process.machine_lost):
+            self.say(f"lost     {job}: {why}; it goes on{' elsewhere' if active.process else ' later'}")
             self._again.append(job)
             return
         self._failures[job] += 1
         lived_s = time.monotonic() - active.began_s
         if active.process and lived_s < QUICK_S and not active.ending:
-            self._quick_deaths += 1
+            self._died_at_once.add(job)
         if code in POINTLESS or self._failures[job] > self._rules.retries:
             self._give_up(job, state, why)
         else:
             self.say(f"{state:<8} {job}: {why}; it goes on later")
             self._again.append(job)
         limit = self._rules.fail_fast
-        if limit and self._quick_deaths >= limit and not self._some_lived and not self._hopeless:
+        all_died = 0 < limit == len(self._first) and self._died_at_once.issuperset(self._first)
+        if all_died and not self._some_lived and not self._hopeless:
             self._hopeless = True
-            self.say(f"the first {self._quick_deaths} starts died within {QUICK_S:.0f} s: nothing more is started; "
+            self.say(f"the first {limit} runs died within {QUICK_S:.0f} s: nothing more is started; "
                       f"last: {job}: {why}")  # fmt: skip
             for waiting in self._again:
                 self._give_up(waiting, "failed", "it died at once")
             self._again.clear()
 
     def _give_up(self, job: Job, state: str, why: str) -> None:
-        job.note(why=why)
+        job.note(why=why, ended=state)
         self._rest(job, state, why)
         self._supply.ended(job, state)
 
     def _finish(self, job: Job, state: str, active: Active) -> None:
         self._some_lived = self._some_lived or state in ("done", "pruned")
         if state in ("done", "pruned"):
+            job.note(ended=state)
             self.counts[state] += 1
             self.say(f"{state:<8} {job}, {duration(time.monotonic() - active.began_s)}")
         else:
@@ -277,6 +297,8 @@ class Launcher:
         """Hold running runs to the limits, and end those for good that were asked to end and did not."""
         now, rules = time.monotonic(), self._rules
         for active in self._active:
+            if active.process and not active.process.has_begun:
+                active.began_s = now
             self._some_lived = self._some_lived or now - active.began_s > QUICK_S
             if active.ending:
                 if now - active.ending_s > rules.grace_s:

@@ -8,23 +8,27 @@ from dataclasses import asdict
 from signal import Signals
 from typing import Any
 
-from roboloop.core.cluster import connect, telling_line
+from roboloop.core.cluster import connect, machines, room_for, telling_line
 from roboloop.core.errors import ConfigError
-from roboloop.launch.engine import BAD_INPUT, BROKEN, EXISTS, KILLED, Errand, Trial
-from roboloop.launch.job import Job
+from roboloop.launch.engine import BAD_INPUT, BROKEN, KILLED, Errand, Trial
+from roboloop.launch.job import EXISTS, Job
 from roboloop.launch.slots import Slot
 
 _RESOURCES = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory"}
 """What Ray calls what an actor asks for."""
 _SEND_S = 5.0
+_PLACED_S = 0.2
+"""Of each run that waits for room when all are to end."""
 
 
 class OnRay:
     """Starts runs as actors of a cluster."""
 
     def __init__(self, address: str, cores_per_run: int, on_gpu: bool, memory_mb: int) -> None:
+        """``on_gpu``: whether any run learns on a GPU, so that there must be room for such."""
         self.ray, self._is_ours = connect(address)
         self.cores_per_run = cores_per_run
+        self._wanted: tuple[int | None, int | None] = None, None
         self._needs: dict[str, Any] = {"num_cpus": cores_per_run, "num_gpus": int(on_gpu)}
         if memory_mb:
             self._needs["memory"] = memory_mb * 1_000_000
@@ -32,15 +36,22 @@ class OnRay:
 
     def slots(self, wanted: int | None, num_runs: int | None) -> list[Slot]:
         """Return as many slots as the cluster has room for runs; where each run is, is for the cluster to say."""
+        self._wanted = wanted, num_runs
         needs = {_RESOURCES[key]: need for key, need in self._needs.items() if need}
-        nodes = [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
-        # a run is on one machine, so that what several have left over is no room
-        room = sum(min(int(has.get(name, 0.0) // need) for name, need in needs.items()) for has in nodes)
+        nodes = machines(self.ray)
+        room = room_for(nodes, needs)
         if room < 1:
             one = ", ".join(f"{need:g} {name}" for name, need in needs.items())
             most = ", ".join(f"{max((has.get(name, 0.0) for has in nodes), default=0.0):g} {name}" for name in needs)
             raise ConfigError(f"the Ray cluster has no room for a run: one needs {one}, a machine has at most {most}")
         return [Slot(index, (), self.cores_per_run) for index in range(min(wanted or room, num_runs or room))]
+
+    def more_slots(self, known: int) -> list[Slot]:
+        """Return the slots of machines that have joined since."""
+        try:
+            return self.slots(*self._wanted)[known:]
+        except ConfigError:  # all machines are lost for now
+            return []
 
     def describe(self, slots: list[Slot]) -> str:
         """Return the cluster in one line."""
@@ -51,7 +62,8 @@ class OnRay:
 
     def start(self, job: Job, slot: Slot, warn: Callable[[str], None]) -> RayRun:
         """Let the cluster start a run as soon as there is room."""
-        actor = self._actor_class.options(**self._needs, max_restarts=0, scheduling_strategy="SPREAD").remote()
+        needs = self._needs | {"num_gpus": int(job.on_gpu)}
+        actor = self._actor_class.options(**needs, max_restarts=0, scheduling_strategy="SPREAD").remote()
         return RayRun(self.ray, actor, actor.start_here.remote(asdict(Errand.of(job)), self.cores_per_run), job)
 
     def close(self) -> None:
@@ -68,6 +80,11 @@ class RayRun:
         self._node: str | None = None
         self.returncode: int | None = None
         self.why, self.machine_lost = "", False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether its actor was placed, and answered."""
+        return self._node is not None
 
     def poll(self) -> int | None:
         """Look whether the last question is answered; ask the next one if so."""
@@ -108,7 +125,7 @@ class RayRun:
     def send(self, number: Signals) -> bool:
         """Let the actor send a signal; one that is not placed yet is taken back."""
         if self._node is None:
-            self._ray.wait([self._answer], timeout=_SEND_S)  # it may be about to begin
+            self._ray.wait([self._answer], timeout=_PLACED_S)  # it may be about to begin
         if self.poll() is None and self._node is None:
             self._ray.kill(self._actor)
             self.why, self.returncode = "it had not begun", -int(number)

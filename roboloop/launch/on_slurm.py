@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from roboloop.core.errors import ConfigError, needs_extra
-from roboloop.launch.engine import EXISTS, KILLED, Errand, Trial
-from roboloop.launch.job import SIGNAL, SLURM, Job
+from roboloop.launch.engine import KILLED, Errand, Trial
+from roboloop.launch.job import EXISTS, SIGNAL, SLURM, Job
 from roboloop.launch.slots import Slot
 
 TRY = "local"
@@ -27,14 +27,12 @@ _POLL_S = 0.5
 class OnSlurm:
     """Submits runs; Slurm says where and when."""
 
-    def __init__(
-        self, partition: str, cores_per_run: int, on_gpu: bool, memory_mb: int, timeout_s: float = 0.0
-    ) -> None:
+    def __init__(self, partition: str, cores_per_run: int, memory_mb: int, timeout_s: float = 0.0) -> None:
         with needs_extra("--on slurm", ("submitit",), "slurm"):
             import submitit
         self._submitit, self._partition, self.cores_per_run = submitit, partition, cores_per_run
         time_min = math.ceil((timeout_s + _SPARE_S) / 60) if timeout_s else None
-        self._needs: dict[str, Any] = {"gpus_per_node": int(on_gpu)}
+        self._needs: dict[str, Any] = {}
         if partition == TRY:
             self._needs |= {"timeout_min": time_min or _TRY_MIN, "tasks_per_node": 1}
         else:  # without a time it is the partition's; submitit's AutoExecutor would make that five minutes
@@ -56,7 +54,8 @@ class OnSlurm:
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 
         executor = self._executor(job.folder / SLURM)
-        executor.update_parameters(job_name=f"roboloop-{job.path.name}", **self._needs)
+        about = {"job_name": f"roboloop-{job.path.name}", "gpus_per_node": int(job.on_gpu)}
+        executor.update_parameters(**about, **self._needs)
         (job.folder / SIGNAL).unlink(missing_ok=True)
         job.note(exit_code=None, host=None)
         try:
@@ -64,6 +63,10 @@ class OnSlurm:
         except (FailedJobError, FailedSubmissionError, FileNotFoundError) as error:
             said = [line for line in str(error).splitlines() if line.strip()] or ["it did not say why"]
             raise ConfigError(f"--on slurm: the job of {job} was refused: {said[-1].strip()}") from None
+
+    def more_slots(self, known: int) -> list[Slot]:
+        """Return none: how many jobs may be submitted at once does not depend on machines."""
+        return []
 
     def _executor(self, folder: Path) -> Any:
         try:
@@ -84,6 +87,13 @@ class SlurmRun:
         self._submitted, self._job = submitted, job
         self.returncode: int | None = None
         self.why = ""
+        self._has_begun = False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether its machine has noted that it starts it."""
+        self._has_begun = self._has_begun or self._job.facts().get("host") is not None
+        return self._has_begun
 
     def poll(self) -> int | None:
         """Return the exit code that the run's machine noted, once Slurm says that it is over."""

@@ -81,10 +81,15 @@ def planned_runs(root: Path) -> dict[Path, int]:
     """Return the runs of all sweeps at or under a root, or around it, and the steps each is to make."""
     found: dict[Path, int] = {}
     around = sweep_of(root / "x")
-    for sweep in dict.fromkeys([*([around] if around else []), *(p.parent for p in sorted(root.glob(f"*/{SWEEP}")))]):
+    for sweep in dict.fromkeys([*([around] if around else []), *sweeps_at(root)]):
         with contextlib.suppress(DataError, KeyError, TypeError, ValueError):  # of a damaged plan nothing is known
             found |= {sweep / str(row["path"]): int(row["steps"]) for row in read(sweep)["runs"]}
     return {path: steps for path, steps in found.items() if path == root or root in path.parents}
+
+
+def sweeps_at(root: Path) -> list[Path]:
+    """Return the sweeps at a root or right under it."""
+    return [path.parent for path in [root / SWEEP, *sorted(root.glob(f"*/{SWEEP}"))] if path.is_dir()]
 
 
 def sweep_of(path: Path) -> Path | None:

@@ -78,7 +78,9 @@ def summary(rows: list[Row]) -> str:
 def _row(path: Path, info: RunInfo | None, steps: int) -> Row:
     job = Job(path)
     facts = job.facts()
-    state = info.state if info else "queued"
+    state = info.state if info else str(facts.get("ended") or "queued")
+    if state == "stopped" and facts.get("ended") == "pruned":  # such a run says only that it was stopped
+        state = "pruned"
     pid = job.pid if state not in _OVER else None
     if pid and state != "running":
         state = "starting"

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from roboloop import __version__
-from roboloop.core.cluster import connect, telling_line
+from roboloop.core.cluster import connect, machines, room_for, telling_line
 from roboloop.core.errors import ConfigError, UserError
 from roboloop.core.types import PortablePolicy
 from roboloop.data.rollouts import COLUMNS
@@ -220,12 +220,13 @@ class RayPlace:
         self._published: dict[int, tuple[int, float]] = {}
         self.weights: dict[int, Any] = {}
         """The newest weights of each policy, as Ray knows them."""
-        has = self.ray.cluster_resources().get("CPU", 0.0)
-        if has < math.floor(cfg.workers * cfg.worker_cpus):
+        nodes = machines(self.ray)
+        if cfg.worker_cpus and room_for(nodes, {"CPU": cfg.worker_cpus}) < cfg.workers:
+            has = " + ".join(f"{node.get('CPU', 0.0):g}" for node in nodes)
             self.close()
             raise ConfigError(
                 f"sample.workers {cfg.workers} with sample.worker_cpus {cfg.worker_cpus:g} are more than the "
-                f"{has:g} CPUs of the Ray cluster"
+                f"{has} CPUs of the Ray cluster's machines"
             )
         self._actor_class = self.ray.remote(concurrency_groups={WATCH: 1})(RemoteWorker)
 

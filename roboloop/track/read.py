@@ -24,6 +24,8 @@ _MARKERS = ("status.json", "config.yaml", "meta.json", "metrics.jsonl")
 _DEPTH = 8  # runs/<experiment>/<task>/<seed>, where an experiment may be several folders: sweeps, stages of simgan
 SWEEP = ".sweep"
 """Folder that makes a directory a sweep: its variants are experiments named after it."""
+LAUNCH = "launch"
+"""Folder of a launcher in a run directory."""
 _STALE_S = 600.0  # a process of another host cannot be asked; this long without a sign and it counts as lost
 _CLOCK_SLACK_S = 60.0
 
@@ -206,6 +208,8 @@ def _require_run(path: Path) -> None:
 
 
 def _run_dirs(path: Path, depth: int) -> Iterator[Path]:
+    if path.name == LAUNCH and not (path / "status.json").is_file() and (path / "config.yaml").is_file():
+        return  # what a launcher keeps of a run that has not begun
     if any((path / marker).is_file() for marker in _MARKERS):
         yield path
     elif depth:

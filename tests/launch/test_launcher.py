@@ -4,7 +4,18 @@ import json
 import os
 import signal
 import socket
+import sys
+import time
+from collections import Counter
 
+from roboloop.core.config import override
+from roboloop.launch.engine import Here, Local
+from roboloop.launch.job import Job
+from roboloop.launch.launcher import Launcher, Queue, Rules
+from roboloop.launch.slots import Slot
+from roboloop.launch.sweep import Planned
+from roboloop.run import recipes
+from roboloop.run.config import Experiment
 from tests.launch.kit import Sweep, wait_until
 
 
@@ -76,10 +87,57 @@ def test_when_the_first_runs_die_at_once_nothing_more_is_started(tmp_path):
     sweep = Sweep(tmp_path, "0 1 2 3 4", dict.fromkeys(range(5), "fails"))
     code, out = sweep.run("--slots", 1, "--retries", 0)
     assert (code, len(sweep.started())) == (10, 3)
-    assert "the first 3 starts died within 30 s: nothing more is started" in out
+    assert "the first 3 runs died within 30 s: nothing more is started" in out
     # mended, the same command does it
     sweep.env["BEHAVIOUR"] = "{}"
     assert sweep.run("--slots", 2)[0] == 0
+
+
+def test_one_run_that_dies_again_and_again_does_not_end_the_others(tmp_path):
+    sweep = Sweep(tmp_path, "0 1 2", {0: "fails", 1: "slow"}, axis="0.9")
+    code, out = sweep.run("--slots", 2, "--retries", 4)
+    assert (code, "2 done, 1 failed" in out) == (10, True), out
+    assert "nothing more is started" not in out
+    assert sweep.started().count("gamma=0.9/0") == 5
+
+
+class Crowded(Local):
+    """Starts runs here, as if there were a machine for them only from a moment on."""
+
+    def __init__(self, room_s):
+        self.room_s = room_s
+
+    def start(self, job, slot, warn):
+        room_s = self.room_s
+
+        class Waiting(Here):
+            has_begun = property(lambda _: time.monotonic() > room_s)
+
+        return Waiting(job.start(slot, warn), job)
+
+
+def test_time_that_a_run_waits_for_a_machine_is_not_its_own(tmp_path, monkeypatch):
+    stand_in = Sweep(tmp_path, "0", {0: "waits"})
+    for name in ("BEHAVIOUR", "ORDER", "PYTHONPATH"):
+        monkeypatch.setenv(name, stand_in.env[name])
+    monkeypatch.setattr("roboloop.launch.job.ROBOLOOP", (sys.executable, "-m", "tests.launch.trainee"))
+    config = override(Experiment(), {**recipes.load("cartpole"), "runs_dir": str(tmp_path / "runs")})
+    planned, said, room_s = Planned("v", 0, {}, config), [], time.monotonic() + 3
+    supply, slots = Queue([Job(planned.path, planned)]), [Slot(0, tuple(os.sched_getaffinity(0)), 1)]
+    launcher = Launcher(supply, slots, Rules(timeout_s=1.0), said.append, Counter(), Crowded(room_s))
+    assert launcher.run() == 10
+    assert any("longer than 1 s" in line for line in said)
+    assert time.monotonic() > room_s + 1
+
+
+def test_a_folder_of_sweeps_is_stopped_with_its_launchers(tmp_path):
+    sweep = Sweep(tmp_path, "0 1", {0: "waits", 1: "waits"}, axis="0.9")
+    launcher = sweep.begin("--slots", 1)
+    wait_until(lambda: sweep.state(0.9, 0) == "running")
+    assert "its launcher and all its runs save and end" in sweep.verb("stop", tmp_path / "runs")
+    out, _ = launcher.communicate(timeout=60)
+    assert launcher.returncode == 4, out
+    assert (sweep.state(0.9, 0), sweep.started()) == ("stopped", ["gamma=0.9/0"])
 
 
 def test_sigterm_lets_every_run_save_and_the_same_command_goes_on(tmp_path):

@@ -39,7 +39,7 @@ def asked_for(kept: Path) -> set[str]:
 def submit(tiny, timeout_s: float) -> None:
     config = tiny()
     planned = Planned("v", 0, {}, config)
-    OnSlurm("gpu", 4, False, 3000, timeout_s).start(Job(planned.path, planned), Slot(0, (), 4), pytest.fail)
+    OnSlurm("gpu", 4, 3000, timeout_s).start(Job(planned.path, planned), Slot(0, (), 4), pytest.fail)
 
 
 def test_a_job_that_slurm_refuses_is_one_line_with_its_last_words(slurm, tiny):

@@ -36,6 +36,25 @@ def test_runs_that_wait_are_listed_too(tmp_path):
     assert plan.launcher_of(tmp_path / "runs" / "s") is None
 
 
+def test_a_run_that_failed_before_it_began_is_failed_and_its_launch_folder_no_run(tmp_path):
+    sweep = Sweep(tmp_path, "0 1", {0: "fails"}, axis="0.9")
+    assert sweep.run("--retries", 0)[0] == 10
+    assert [(row.path.name, row.state) for row in look(tmp_path / "runs")] == [("1", "done"), ("0", "failed")]
+    sweep.env["BEHAVIOUR"] = '{"0": "waits"}'
+    launcher = sweep.begin()
+    wait_until(lambda: sweep.state(0.9, 0) == "running")
+    assert {row.path.name: row.state for row in look(tmp_path / "runs")} == {"0": "running", "1": "done"}
+    launcher.send_signal(signal.SIGTERM)
+    launcher.communicate(timeout=60)
+
+
+def test_an_experiment_may_be_called_launch(tmp_path):
+    run = tmp_path / "launch" / "task" / "0"
+    run.mkdir(parents=True)
+    (run / "status.json").write_text('{"state": "done", "step": 1, "steps": 1}')
+    assert [info.path for info in find_runs(tmp_path)] == [run]
+
+
 def test_variants_of_a_sweep_are_named_after_it(tmp_path):
     Sweep(tmp_path, "0", {}).run()
     assert [info.experiment for info in find_runs(tmp_path / "runs")] == ["s/gamma=0.9", "s/gamma=0.99"]
