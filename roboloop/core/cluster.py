@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 import os
 import re
+import secrets
 import socket
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -21,6 +23,7 @@ SCHEME = "ray://"
 LOOPBACK = "127.0.0.1"
 LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 """Where this is 0 before Ray is imported, Ray looks for a cluster on loopback there, and not at the outer address."""
+AUTH_MODE = "RAY_AUTH_MODE"
 _REACH_S = 5.0
 _STORE_BYTES = 200_000_000
 
@@ -34,6 +37,8 @@ def connect(address: str, num_cpus: float = 0.0) -> tuple[ModuleType, bool]:
     if not head or _knock(head) == LOOPBACK:
         os.environ.setdefault(LOOPBACK_ONLY, "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if AUTH_MODE not in os.environ:
+        _choose_token(is_own=not head)
     with needs_extra("Ray", ("ray",), "ray"):
         import ray
     if ray.is_initialized():
@@ -50,9 +55,22 @@ def connect(address: str, num_cpus: float = 0.0) -> tuple[ModuleType, bool]:
         why = str(error).strip().splitlines()[0]
         raise ConfigError(
             f"cannot join the Ray cluster at {head}: {why} (this machine must be a node of it: "
-            f"ray start --address={head} --num-cpus=0)"
+            f"ray start --address={head} --num-cpus=0; and all need the same token, or none: ray get-auth-token)"
         ) from None
     return ray, True
+
+
+def _choose_token(is_own: bool) -> None:
+    """Ask for a token as ``ray start`` does, where there is one; Ray looks when it is imported, and not at joining.
+
+    A cluster of our own has one of its own: Ray would leave its in ~/.ray, where every later ``ray start`` finds it.
+    """
+    places = (os.environ.get("RAY_AUTH_TOKEN_PATH"), Path.home() / ".ray" / "auth_token")
+    has_one = bool(os.environ.get("RAY_AUTH_TOKEN")) or any(place and Path(place).is_file() for place in places)
+    if is_own and not has_one:
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    if is_own or has_one:
+        os.environ[AUTH_MODE] = "token"
 
 
 def machines(ray: Any) -> list[dict[str, float]]:

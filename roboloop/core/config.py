@@ -7,6 +7,7 @@ import dataclasses
 import io
 import json
 import re
+import sys
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -86,12 +87,19 @@ def _convert(value: Any, hint: Any, path: str) -> Any:
         raise ConfigError(f"config key '{path}' must be one of {', '.join(map(repr, args))}, not {value!r}")
     if hint is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
         with contextlib.suppress(ValueError):  # YAML reads 3e-4 as text
-            return float(value)
+            return _float(value, path)
     elif hint is int and isinstance(value, float) and value.is_integer():
         return int(value)
     elif isinstance(hint, type) and type(value) is hint:
         return value
     raise ConfigError(f"config key '{path}' must be {_describe(hint)}, not {value!r}")
+
+
+def _float(value: int | float | str, path: str) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # an int has no end, a float has
+        raise ConfigError(f"config key '{path}' is too large: a float ends at {sys.float_info.max:.2g}") from None
 
 
 def _describe(hint: Any) -> str:
@@ -133,20 +141,41 @@ def parse_flags(config: T, flags: Sequence[str], prog: str) -> T:
     complaint = io.StringIO()
     try:
         with contextlib.redirect_stderr(complaint):
-            return tyro.cli(
-                type(config), args=list(flags), default=config, prog=prog, config=(tyro.conf.AvoidSubcommands,)
+            parsed, strange = tyro.cli(
+                type(config),
+                args=list(flags),
+                default=config,
+                prog=prog,
+                config=(tyro.conf.AvoidSubcommands,),
+                return_unknown_args=True,
             )
     except SystemExit as stop:
         if not stop.code:
             raise  # --help
-        known = [f"--{name}" for name in flag_names(config)]
-        for flag in flags:
-            name = flag.split("=")[0].replace("_", "-")
-            if name.startswith("--") and name not in known and f"--{name[2:].replace('no-', '')}" not in known:
-                raise ConfigError(f"unknown option {flag.split('=')[0]}{nearest(name, known)}") from None
-        lines = [re.sub(r"[│╭╮╰╯─]", "", line).strip() for line in complaint.getvalue().splitlines()]
-        message = " ".join(line for line in lines[1:] if line).split(" Argument helptext:")[0]
-        raise ConfigError(re.sub(r"\s*For full helptext.*", "", message)) from None
+        _check_names(config, flags)
+        raise ConfigError(_without_box(complaint.getvalue())) from None
+    if strange:
+        _check_names(config, flags)
+        if strange[0].startswith("-"):
+            raise ConfigError(f"unknown option {strange[0]}")
+        raise ConfigError(f"unexpected word {strange[0]!r}: config keys are given as --KEY VALUE")
+    return parsed
+
+
+def _check_names(config: Any, flags: Sequence[str]) -> None:
+    """Refuse a flag that no config key has."""
+    known = [f"--{name}" for name in flag_names(config)]
+    for flag in flags:
+        name = flag.split("=")[0].replace("_", "-")
+        if name.startswith("--") and name not in known and f"--{name[2:].replace('no-', '')}" not in known:
+            raise ConfigError(f"unknown option {flag.split('=')[0]}{nearest(name, known)}")
+
+
+def _without_box(complaint: str) -> str:
+    """Return what tyro complains of in one line; where the terminal has no box characters its lines are dashes."""
+    lines = [re.sub(r"[│╭╮╰╯─]", "", line).strip() for line in complaint.splitlines()]
+    message = " ".join(line for line in lines[1:] if line.strip("-")).split(" Argument helptext:")[0]
+    return re.sub(r"\s*For full helptext.*", "", message)
 
 
 def flag_names(config: Any, prefix: str = "") -> list[str]:

@@ -36,6 +36,31 @@ def write_durable(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
+def make_directory(path: Path) -> None:
+    """Make a directory, unless it is there; what keeps it from being made is one line."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise DataError(f"{_short(path)} cannot be made: {error.strerror}") from None
+
+
+def is_there(path: Path) -> bool:
+    """Say whether a file is there; a path that no file system takes is one line."""
+    try:
+        return path.exists()
+    except OSError as error:
+        raise DataError(f"{_short(path)}: {error.strerror}") from None
+
+
+def _short(path: Path) -> str:
+    return str(path) if len(str(path)) <= _LONGEST else f"{str(path)[:_LONGEST]}…"
+
+
+_LONGEST = 200  # characters of a path in a message
+
+
 @contextlib.contextmanager
 def writing(out: Path) -> Iterator[None]:
     """Make the folder of a file that a user asked for; what keeps it from being written is one line."""

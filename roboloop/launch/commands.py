@@ -276,7 +276,7 @@ def _values(words: list[str], is_text: bool) -> list[Any]:
     try:
         read = [(word, yaml.safe_load(word)) for word in words[1:]]
         return [word if is_text and isinstance(value, bool | int | float) else value for word, value in read]
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):  # the latter of dates that there are not, and of numbers without end
         raise ConfigError(f"--axis {words[0]}: {' '.join(words[1:])!r} cannot be read") from None
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from roboloop.core.errors import DataError
-from roboloop.core.files import read_json, replace_atomic, take_lock
+from roboloop.core.files import make_directory, read_json, replace_atomic, take_lock
 from roboloop.launch.job import Job
 from roboloop.launch.sweep import Planned
 from roboloop.track.read import SWEEP, boot_id
@@ -34,7 +34,7 @@ class LauncherAt(NamedTuple):
 @contextlib.contextmanager
 def launching(sweep: Path) -> Iterator[None]:
     """Be the only launcher of a sweep."""
-    (sweep / SWEEP).mkdir(parents=True, exist_ok=True)
+    make_directory(sweep / SWEEP)
     with take_lock(sweep / SWEEP, "swept by", socket.gethostname(), boot_id()):
         yield
 

@@ -7,6 +7,7 @@ folder: a search that was killed goes on, its running trials too.
 from __future__ import annotations
 
 import json
+import math
 import time
 import warnings
 from collections import Counter, deque
@@ -22,7 +23,7 @@ from roboloop.launch.engine import Engine
 from roboloop.launch.job import Job
 from roboloop.launch.launcher import Launcher, Rules, conclude
 from roboloop.launch.slots import Slot
-from roboloop.launch.sweep import SCORE, Planned, Sweep, check_existing, of_seed, planned
+from roboloop.launch.sweep import SCORE, Planned, Sweep, check_asked, check_existing, of_seed, planned
 from roboloop.track.metrics import score
 from roboloop.track.read import SWEEP, read_jsonl
 from roboloop.track.summary import flatten
@@ -41,6 +42,8 @@ UNPRUNED_SHARE = 0.2
 """Of its steps that every trial may make."""
 _LOOK_EVERY_S = 1.0
 _RANGE = ("low", "high", "log", "step")
+_FARTHEST = 1e18
+"""From zero that a range may end: whole numbers have 64 bits where they are drawn."""
 
 
 class Trials:
@@ -63,16 +66,14 @@ class Trials:
         plan.write(sweep.directory, [], ["sweep", *args])
 
     def resume(self) -> list[Job]:
-        """Take up the trials of a search that was interrupted; return the runs that still run."""
-        import optuna
-
+        """Take up the trials of a search that was interrupted; return the runs that still run, of whichever trial."""
         live = []
         for trial in self._study.get_trials(deepcopy=False):
             for job in self._jobs(trial.number, trial.params):
-                if trial.state != optuna.trial.TrialState.RUNNING:
-                    continue
                 if job.is_live():
                     live.append(job)
+                elif self._state(job).is_finished():
+                    continue
                 elif job.is_done():
                     self.ended(job, "done")
                 else:
@@ -88,12 +89,15 @@ class Trials:
         return self._waiting.popleft() if self._waiting else None
 
     def unwanted(self, job: Job) -> bool:
-        """Report what the first seed of a trial reaches; say whether half of the others were better by then."""
-        if job.planned is None or job.planned.seed != self.sweep.seeds[0]:
-            return False
+        """Report what the first seed of a trial reaches; say whether half of the others were better, or all is over."""
         if time.monotonic() - self._looked_s.get(job.path, 0.0) < _LOOK_EVERY_S:
             return False
         self._looked_s[job.path] = time.monotonic()
+        state = self._state(job)
+        if state.is_finished():  # pruned or failed by another seed; a run of a complete one is the user's
+            return state.name != "COMPLETE"
+        if job.planned is None or job.planned.seed != self.sweep.seeds[0]:
+            return False
         trial = self._trial(job)
         return self._report(job, trial) and bool(trial.should_prune())
 
@@ -112,7 +116,7 @@ class Trials:
         import optuna
 
         trial = self._trial(job)
-        if state in ("stopped", "held") or trial.storage.get_trial(trial._trial_id).state.is_finished():
+        if state in ("stopped", "held") or self._state(job).is_finished():
             return
         rows = curve(job.path, self.sweep.metric)
         if state == "done" and not rows:
@@ -138,7 +142,7 @@ class Trials:
         except ConfigError as error:
             import optuna
 
-            if not self._study.get_trials(deepcopy=False)[number].state.is_finished():
+            if not self._frozen(number).state.is_finished():
                 self._say(f"failed   {error}")
                 self._study.tell(number, state=optuna.trial.TrialState.FAIL)
             return []
@@ -153,8 +157,13 @@ class Trials:
     def _trial(self, job: Job) -> optuna.Trial:
         import optuna
 
-        trials = self._study.get_trials(deepcopy=False)
-        return optuna.Trial(self._study, trials[self._numbers[job.path]]._trial_id)
+        return optuna.Trial(self._study, self._frozen(self._numbers[job.path])._trial_id)
+
+    def _state(self, job: Job) -> optuna.trial.TrialState:
+        return self._frozen(self._numbers[job.path]).state
+
+    def _frozen(self, number: int) -> optuna.trial.FrozenTrial:
+        return self._study.get_trials(deepcopy=False)[number]
 
 
 def search(
@@ -255,7 +264,7 @@ def sampler(sweep: Sweep, trial: int) -> optuna.samplers.BaseSampler:
 
 
 def check_space(sweep: Sweep, trials: int | None) -> None:
-    """Refuse what cannot be searched, before anything is started; the ends of all ranges must be possible."""
+    """Refuse what cannot be searched, before anything is started; ends of ranges and choices must all be possible."""
     if trials is None or trials < 1:
         raise ConfigError("--search needs --trials N, at least 1")
     if not sweep.space and not sweep.axes:
@@ -264,11 +273,11 @@ def check_space(sweep: Sweep, trials: int | None) -> None:
         raise ConfigError("'zip' and 'exclude' are for sweeps that try everything, not for a search")
     if sweep.metric == SCORE and not sweep.base.eval.episodes:
         raise ConfigError("a search looks at evaluations: eval.episodes is 0; or name another metric")
-    open_ends: list[dict[str, Any]] = [{key: values[index] for key, values in sweep.axes.items()} for index in (0, -1)]
-    for key, wanted in sweep.space.items():
-        low, high = _ends(sweep, key, wanted)
-        open_ends[0][key], open_ends[1][key] = low, high
-    for settings in open_ends:
+    check_asked(sweep)
+    ends = {key: _ends(sweep, key, wanted) for key, wanted in sweep.space.items()}
+    first, last = ({key: values[index] for key, values in {**sweep.axes, **ends}.items()} for index in (0, -1))
+    choices = [{**first, key: value} for key, values in sweep.axes.items() for value in values]
+    for settings in (first, *choices, last):
         planned(sweep, settings, sweep.seeds[0])
     with needs_extra("a search", ("optuna",), EXTRA):
         import optuna  # noqa: F401
@@ -284,13 +293,13 @@ def distributions(sweep: Sweep) -> dict[str, optuna.distributions.BaseDistributi
         found[key] = CategoricalDistribution([json.dumps(value) for value in values])
     for key, wanted in sweep.space.items():
         low, high = _ends(sweep, key, wanted)
-        log, step = bool(wanted.get("log", False)), wanted.get("step")
+        log, step = wanted.get("log", False), _step(key, wanted.get("step"), low, high)
         try:
             if isinstance(low, int):
                 found[key] = IntDistribution(low, high, log, int(step or 1))
             else:
-                found[key] = FloatDistribution(low, high, log, None if step is None else float(step))
-        except (ValueError, TypeError) as error:
+                found[key] = FloatDistribution(low, high, log, step)
+        except ValueError as error:
             raise ConfigError(f"space of '{key}': {error}") from None
     return found
 
@@ -329,15 +338,35 @@ def _ends(sweep: Sweep, key: str, wanted: Any) -> tuple[Any, Any]:
     for name in wanted:
         if name not in _RANGE:
             raise ConfigError(f"space of '{key}': unknown key '{name}'{nearest(str(name), _RANGE)}")
+    if not isinstance(wanted.get("log", False), bool):
+        raise ConfigError(f"space of '{key}': log must be true or false, not {wanted['log']!r}")
     ends = []
     for name in ("low", "high"):
         value = planned(sweep, {key: wanted[name]}, sweep.seeds[0]).settings[key]
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ConfigError(f"space of '{key}': it is no number; under axes it can be a choice")
+        if not abs(value) <= _FARTHEST:
+            raise ConfigError(f"space of '{key}': {name} must be within ±{_FARTHEST:.0e}, not {wanted[name]!r}")
         ends.append(value)
     if ends[0] >= ends[1]:
         raise ConfigError(f"space of '{key}': low {ends[0]} is not below high {ends[1]}")
     return ends[0], ends[1]
+
+
+def _step(key: str, given: Any, low: float, high: float) -> float | None:
+    """Return the step of a range; none if it has none. More steps than a float can count are too many."""
+    if given is None:
+        return None
+    is_whole, width = isinstance(low, int), high - low
+    least = 1.0 if is_whole else width / 2**53
+    try:
+        step = float(given)
+    except (ValueError, TypeError, OverflowError):
+        step = math.nan
+    if isinstance(given, bool) or not least <= step <= width * (1 + 1e-9) or (is_whole and not step.is_integer()):
+        kind = "whole number" if is_whole else "number"
+        raise ConfigError(f"space of '{key}': step must be a {kind} from {least:.3g} to {width:.3g}, not {given!r}")
+    return step
 
 
 def _about(sweep: Sweep) -> dict[str, Any]:

@@ -9,13 +9,14 @@ import json
 import re
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from roboloop.core.config import override, read_file, to_dict
 from roboloop.core.errors import ConfigError, nearest
+from roboloop.core.files import is_there
 from roboloop.run.commands import MAY_CHANGE, base_config, config_of
 from roboloop.run.config import Experiment
 from roboloop.run.rundir import RunDir, run_path
@@ -46,7 +47,7 @@ class Sweep:
     zips: Sequence[Mapping[str, Sequence[Any]]] = ()
     """Groups of keys whose values go together: the first of each, then the second of each."""
     exclude: Sequence[Mapping[str, Any]] = ()
-    """What is left out: runs that have all of these values."""
+    """What is left out: runs that have all of these values; keys and sections as the file has them."""
     seeds: Sequence[int] = (0,)
     space: Mapping[str, Any] = field(default_factory=dict)
     """Ranges, for a search."""
@@ -98,9 +99,9 @@ def read_sweep(path: Path) -> Sweep:
         base=config,
         axes=_axes(data.get("axes", {})),
         zips=[_axes(group) for group in data.get("zip", [])],
-        exclude=[{spelled(key): value for key, value in part.items()} for part in data.get("exclude", [])],
+        exclude=data.get("exclude", []),
         seeds=read_seeds(data.get("seeds", [0])),
-        space={spelled(key): value for key, value in data.get("space", {}).items()},
+        space=dotted(data.get("space", {})),
         metric=data["metric"],
         goal=data["goal"],
     )
@@ -108,17 +109,19 @@ def read_sweep(path: Path) -> Sweep:
 
 def expand(sweep: Sweep) -> list[Planned]:
     """Return the runs of a sweep in their order: the first seed of all variants, then the next; all are checked."""
-    _check(sweep)
-    variants = [planned(sweep, settings, sweep.seeds[0]) for settings in _combinations(sweep)]
+    check_asked(sweep)
+    variants = [_unchecked(sweep, settings, sweep.seeds[0]) for settings in _combinations(sweep)]
     runs = [of_seed(variant, seed) for seed in sweep.seeds for variant in variants]
-    left = [run for run in runs if not any(_matches(run, part) for part in sweep.exclude)]
-    for part in sweep.exclude:
+    excluded = _excluded(sweep)
+    left = [run for run in runs if not any(_matches(run, part) for part in excluded)]
+    for part in excluded:
         if not any(_matches(run, part) for run in runs):
-            raise ConfigError(f"sweep {sweep.name}: exclude {dict(part)} matches nothing")
+            raise ConfigError(f"sweep {sweep.name}: exclude {part} matches nothing")
     if not left:
         raise ConfigError(f"sweep {sweep.name} has no runs: everything is excluded")
     by_path: dict[Path, Planned] = {}
     for run in left:
+        _check(sweep, run)  # not before: what cannot be is left out by excluding it
         other = by_path.setdefault(run.path, run)
         if other is not run:
             raise ConfigError(f"sweep {sweep.name}: {other.settings} and {run.settings} would both be {run.path}")
@@ -127,6 +130,12 @@ def expand(sweep: Sweep) -> list[Planned]:
 
 def planned(sweep: Sweep, settings: Mapping[str, Any], seed: int, variant: str = "") -> Planned:
     """Return the run of one variant, with its config checked; its name follows from what it changes."""
+    run = _unchecked(sweep, settings, seed, variant)
+    _check(sweep, run)
+    return run
+
+
+def _unchecked(sweep: Sweep, settings: Mapping[str, Any], seed: int, variant: str = "") -> Planned:
     own = {"seed": seed, "experiment": sweep.name}
     config = override(sweep.base, nested({**settings, **own}))
     settings = {key: _value(config, key, value) for key, value in settings.items()}
@@ -137,11 +146,14 @@ def planned(sweep: Sweep, settings: Mapping[str, Any], seed: int, variant: str =
     for key in settings:
         if key.startswith("env.") and read_back != config:
             raise ConfigError(f"sweep {sweep.name}: {key} is that of the dataset, it cannot be swept")
-    try:
-        read_back.check()
-    except ConfigError as error:
-        raise ConfigError(f"sweep {sweep.name}, {variant}: {error}") from None
     return Planned(variant, seed, settings, read_back)
+
+
+def _check(sweep: Sweep, run: Planned) -> None:
+    try:
+        run.config.check()
+    except ConfigError as error:
+        raise ConfigError(f"sweep {sweep.name}, {run.variant}: {error}") from None
 
 
 def of_seed(run: Planned, seed: int) -> Planned:
@@ -151,7 +163,7 @@ def of_seed(run: Planned, seed: int) -> Planned:
 
 def check_existing(run: Planned) -> None:
     """Refuse a run that was begun with another config: it would be neither the old one nor the new one."""
-    if not (run.path / "config.yaml").exists():
+    if not is_there(run.path / "config.yaml"):
         return
     there = RunDir.open(run.path).config
     for key, old, new in differences(there, run.config):
@@ -169,7 +181,7 @@ def differences(a: Experiment, b: Experiment) -> list[tuple[str, Any, Any]]:
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return dotted keys as nested sections."""
+    """Return dotted keys as nested sections, in which keys may be dotted too."""
     data: dict[str, Any] = {}
     for key, value in settings.items():
         *sections, last = str(key).split(".")
@@ -178,11 +190,28 @@ def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
             inner = inner.setdefault(section, {})
             if not isinstance(inner, dict):
                 raise ConfigError(f"config key '{key}' is given twice")
-        if isinstance(value, Mapping) and isinstance(inner.get(last), dict):
-            inner[last] = {**inner[last], **value}
-        else:
-            inner[last] = dict(value) if isinstance(value, Mapping) else value
+        inner[last] = _merged(inner.get(last), nested(value) if isinstance(value, Mapping) else value)
     return data
+
+
+def _merged(old: Any, new: Any) -> Any:
+    """Return a section with another over it; anything else is replaced."""
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return new
+    return {**old, **{key: _merged(old.get(key), value) for key, value in new.items()}}
+
+
+def dotted(keys: Mapping[Any, Any], values: Collection[str] = (), where: str = "") -> dict[str, Any]:
+    """Return nested sections as dotted keys; a range is a value, and so is what ``values`` names."""
+    found: dict[str, Any] = {}
+    for key, value in keys.items():
+        name = spelled(f"{where}{key}")
+        is_section = isinstance(value, Mapping) and value and name not in values and not {"low", "high"} & set(value)
+        for inner, leaf in (dotted(value, values, f"{name}.") if is_section else {name: value}).items():
+            if inner in found:
+                raise ConfigError(f"config key '{inner}' is given twice")
+            found[inner] = leaf
+    return found
 
 
 def spelled(key: Any) -> str:
@@ -232,7 +261,7 @@ def _base(base: Any, path: Path) -> Experiment:
     if base is None:
         return Experiment()
     if isinstance(base, dict):
-        return override(Experiment(), base)
+        return override(Experiment(), nested(base))
     if not isinstance(base, str):
         raise ConfigError(f"{path}: 'base' must be a recipe, a config file or config keys, not {base!r}")
     if base.endswith((".yaml", ".yml", ".json")):
@@ -241,10 +270,11 @@ def _base(base: Any, path: Path) -> Experiment:
 
 
 def _axes(axes: Mapping[Any, Any]) -> dict[str, list[Any]]:
-    for key, values in axes.items():
+    found = dotted(axes)
+    for key, values in found.items():
         if not isinstance(values, list) or not values:
             raise ConfigError(f"axis '{key}' must be a list of values, not {values!r}")
-    return {spelled(key): values for key, values in axes.items()}
+    return found
 
 
 def read_seeds(seeds: Any) -> tuple[int, ...]:
@@ -256,12 +286,13 @@ def read_seeds(seeds: Any) -> tuple[int, ...]:
     raise ConfigError(f"'seeds' must be a number of seeds or a list of them, none below 0, not {seeds!r}")
 
 
-def _check(sweep: Sweep) -> None:
+def check_asked(sweep: Sweep) -> None:
+    """Refuse what contradicts itself before it is known what the keys mean, in a sweep and in a search."""
     if not re.fullmatch(r"[\w+-][\w.+-]*", sweep.name):
         raise ConfigError(f"the name of a sweep must be a plain word, not {sweep.name!r}")
     if len(set(sweep.seeds)) < len(sweep.seeds):
         raise ConfigError(f"sweep {sweep.name}: a seed is given twice: {list(sweep.seeds)}")
-    keys = [*sweep.axes, *(key for group in sweep.zips for key in group)]
+    keys = [*_swept(sweep), *sweep.space]
     for key in keys:
         if key == "seed" or keys.count(key) > 1:
             why = "use seeds" if key == "seed" else "it is given twice"
@@ -270,10 +301,19 @@ def _check(sweep: Sweep) -> None:
         if len({len(values) for values in group.values()}) > 1:
             lengths = ", ".join(f"{key} {len(values)}" for key, values in group.items())
             raise ConfigError(f"sweep {sweep.name}: keys of a zip group need equally many values: {lengths}")
-    for part in sweep.exclude:
+    for part in _excluded(sweep):
         for key in part:
-            if key not in (*keys, "seed"):
-                raise ConfigError(f"sweep {sweep.name}: exclude: '{key}' is not swept{nearest(key, keys)}")
+            if key not in (*_swept(sweep), "seed"):
+                raise ConfigError(f"sweep {sweep.name}: exclude: '{key}' is not swept{nearest(key, _swept(sweep))}")
+
+
+def _swept(sweep: Sweep) -> list[str]:
+    return [*sweep.axes, *(key for group in sweep.zips for key in group)]
+
+
+def _excluded(sweep: Sweep) -> list[dict[str, Any]]:
+    """Return what is left out, by the keys that are swept: those of a section, or the section where that is an axis."""
+    return [dotted(part, _swept(sweep)) for part in sweep.exclude]
 
 
 def _combinations(sweep: Sweep) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from roboloop.core.config import flag_names, override, parse_flags, read_file, to_dict
 from roboloop.core.errors import ConfigError, DataError, RunExists, nearest
+from roboloop.core.files import is_there
 from roboloop.core.options import Options
 from roboloop.run import recipes
 from roboloop.run.build import Parts, build
@@ -48,7 +49,7 @@ def train(args: list[str]) -> int:
     config = config_of(base_config(recipe, known.config, known.algo), flags)
     config.check()
     path = run_path(config)
-    if known.resume == "" and (path / "config.yaml").exists():
+    if known.resume == "" and is_there(path / "config.yaml"):
         run = RunDir.open(path, write=True)
         if run.status()["state"] == "done":
             print(f"{path} is finished")

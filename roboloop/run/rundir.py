@@ -16,7 +16,15 @@ from typing import IO, Any
 
 from roboloop.core.config import override, read_file, to_dict
 from roboloop.core.errors import ConfigError, DataError, RunExists, nearest
-from roboloop.core.files import read_json, replace_atomic, sync_directory, take_lock, write_durable
+from roboloop.core.files import (
+    is_there,
+    make_directory,
+    read_json,
+    replace_atomic,
+    sync_directory,
+    take_lock,
+    write_durable,
+)
 from roboloop.envs.registry import task_name
 from roboloop.run.config import Experiment
 from roboloop.track.read import boot_id, find_runs
@@ -49,7 +57,7 @@ class RunDir:
     def free_path(config: Experiment) -> Path:
         """Return ``runs/<experiment>/<task>/<seed>``; one that exists is left alone and named."""
         path = run_path(config)
-        if (path / "config.yaml").exists():
+        if is_there(path / "config.yaml"):
             raise RunExists(_exists_message(path))
         is_foreign = path.is_dir() and any(p.name not in _BEGUN for p in path.iterdir())
         if is_foreign and not (path / _FORKING).exists():
@@ -66,7 +74,7 @@ class RunDir:
     @classmethod
     def _begin(cls, config: Experiment, command: Sequence[str]) -> RunDir:
         path = cls.free_path(config)
-        path.mkdir(parents=True, exist_ok=True)
+        make_directory(path)
         run = cls(path, config, take_lock(path, "running in"))
         if (path / _FORKING).exists():
             for left in [p for p in path.iterdir() if p.name not in _BEGUN and p.name != _FORKING]:

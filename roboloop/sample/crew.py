@@ -182,8 +182,7 @@ class Crew:
             raise EnvBroken(message["fatal"])
         if "ready" in message:
             self._begin(worker)
-            return None
-        return message
+        return None if "ready" in message or "doubt" in message else message
 
     def _begin(self, worker: Worker) -> None:
         worker.ready = True
@@ -268,8 +267,8 @@ class Crew:
     def _listen_for(self, worker: Worker, restart: int, group: int) -> dict[str, Any] | None:
         """Return the answer to a question, or None when the worker was lost while it thought."""
         while self.plans[group].restart == restart:
-            if self._place.wait([worker.link], LOOK_S):
-                return self._message(worker)
+            if self._place.wait([worker.link], LOOK_S) and (message := self._message(worker)) is not None:
+                return message
             self._look_after(worker)
         return None
 

@@ -31,7 +31,10 @@ class Link(Protocol):
         ...
 
     def receive(self) -> dict[str, Any]:
-        """Return the next answer; rollouts are then in their slots. EOFError or OSError when the worker is gone."""
+        """Return the next answer; rollouts are then in their slots. EOFError or OSError when the worker is gone.
+
+        An answer ``doubt`` says that it may be gone: it speaks up when that is known.
+        """
         ...
 
     def beat(self, fresh: bool) -> Beat:

@@ -34,6 +34,9 @@ WATCH = "watch"
 """The actor's second thread, which answers while the first one is in a simulator."""
 _ASK_S = 2.0
 _STOP_S = 5.0
+_DOUBT_S = 60.0
+"""How long an actor that cannot be reached is waited for: Ray needs some ten seconds to hold a machine for lost."""
+_PROBE_EVERY_S = 0.5
 
 
 class RemoteWorker:
@@ -116,6 +119,8 @@ class RayLink:
         self._beat = Beat(0, IDLE, 0)
         self._end = ""
         self._farewell: Any = None
+        self._doubted_s: float | None = None
+        self._probe_s = 0.0
         self._actor = place.actor()
         self._open: deque[Any] = deque([self._actor.begin.remote({**job, "roboloop": __version__})])
 
@@ -127,7 +132,9 @@ class RayLink:
 
     @property
     def waits_for(self) -> Any:
-        """The answer that comes next; none if nothing was asked."""
+        """The answer that comes next; none if nothing was asked, or an actor in doubt is to be asked again later."""
+        if self._doubted_s is not None and not self._open and time.monotonic() >= self._probe_s:
+            self._open.append(self._actor.beat.options(concurrency_group=WATCH).remote())
         return self._open[0] if self._open else None
 
     @property
@@ -142,12 +149,15 @@ class RayLink:
             self._open.append(self._actor.do.remote(message, *weights))
 
     def receive(self) -> dict[str, Any]:
-        """Return the next answer, its rollout put into the slot."""
+        """Return the next answer, its rollout put into the slot; nothing where the actor's end is only suspected."""
         try:
-            message: dict[str, Any] = self._place.ray.get(self._open.popleft())
+            answer = self._place.ray.get(self._open.popleft())
         except self._place.ray.exceptions.RayError as error:
             self._end = _cause(error)
-            raise EOFError from None
+            return self._doubt(error)
+        if self._doubted_s is not None:  # reached again, but what it was asked is lost, and may have been done
+            raise EOFError
+        message: dict[str, Any] = answer
         if "ready" in message:
             self._where = {key: message.pop(key) for key in ("pid", "ip", "node")}
         columns = message.pop("columns", None)
@@ -157,6 +167,17 @@ class RayLink:
             for name in COLUMNS:
                 getattr(part, name)[...] = columns[name]
         return message
+
+    def _doubt(self, error: Exception) -> dict[str, Any]:
+        """Wait until Ray knows whether an actor is dead, and with its machine: what is lost together counts once."""
+        now_s = time.monotonic()
+        since_s = now_s if self._doubted_s is None else self._doubted_s
+        is_unsure = isinstance(error, self._place.ray.exceptions.ActorUnavailableError)
+        if not self._where or not is_unsure or now_s - since_s > _DOUBT_S:
+            raise EOFError
+        self._doubted_s, self._probe_s = since_s, now_s + _PROBE_EVERY_S
+        self._open.clear()
+        return {"doubt": True}
 
     def beat(self, fresh: bool) -> Beat:
         """Return its last known sign of life, or ask for a new one."""
@@ -222,7 +243,7 @@ class RayPlace:
         """The newest weights of each policy, as Ray knows them."""
         nodes = machines(self.ray)
         if cfg.worker_cpus and room_for(nodes, {"CPU": cfg.worker_cpus}) < cfg.workers:
-            has = " + ".join(f"{node.get('CPU', 0.0):g}" for node in nodes)
+            has = " + ".join(f"{node['CPU']:g}" for node in nodes if "CPU" in node) or "no"
             self.close()
             raise ConfigError(
                 f"sample.workers {cfg.workers} with sample.worker_cpus {cfg.worker_cpus:g} are more than the "

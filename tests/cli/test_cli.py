@@ -147,6 +147,22 @@ def test_fork_goes_on_from_an_old_checkpoint_under_a_new_name(finished):
     assert "resumed at step 100" in done.stdout
 
 
+@pytest.mark.parametrize("verb", ["train", "sweep"])
+@pytest.mark.parametrize(("flags", "said"), [
+    (["--runs-dir", "{file}"], "Not a directory"),
+    (["--runs-dir", "/proc/x"], "No such file or directory"),
+    (["--runs-dir", "{file}s/" + "a" * 300], "File name too long"),
+    (["--{name}", "a" * 300, "--runs-dir", "{file}s"], "File name too long"),
+])  # fmt: skip
+def test_a_place_where_no_run_can_be_is_one_line(tmp_path, verb, flags, said):
+    file = tmp_path / "file"
+    file.touch()
+    name = {"train": "experiment", "sweep": "name"}[verb]
+    done = roboloop(verb, *TINY, *(flag.format(file=file, name=name) for flag in flags))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert said in done.stderr
+
+
 def test_a_fork_whose_nets_do_not_fit_leaves_no_trace(finished):
     done = roboloop("train", "--fork", finished, "--at", 100, "--experiment", "other", "--algo.hidden", 7, 7)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr

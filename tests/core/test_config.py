@@ -1,4 +1,6 @@
+import io
 import json
+import sys
 
 import pytest
 
@@ -22,6 +24,8 @@ def test_a_config_survives_the_way_to_a_file_and_back():
         ({"algo": {"gamma": "high"}}, "config key 'algo.gamma' must be float, not 'high'"),
         ({"algo": 3}, "config key 'algo' is a section, not a value: 3"),
         ({"update": {"at": "night"}}, "config key 'update.at' must be one of 'steps', 'episode', 'slack', not 'night'"),
+        ({"algo": {"gamma": 10**400}}, "config key 'algo.gamma' is too large: a float ends at 1.8e+308"),
+        ({"algo": {"gamma": -(10**400)}}, "config key 'algo.gamma' is too large: a float ends at 1.8e+308"),
         ({"algo": {"hidden": [1.5]}}, "config key 'algo.hidden' must be int, not 1.5"),
     ],
 )
@@ -66,6 +70,26 @@ def test_flags_override_and_bad_flags_are_one_line():
     with pytest.raises(ConfigError, match=r"^Error parsing --seed.*$") as error:
         parse_flags(Experiment(), ["--seed", "abc"], "x")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["extra", "more"], "unexpected word 'extra': config keys are given as --KEY VALUE"),
+        (["--seed", "1", "2"], "unexpected word '2': config keys are given as --KEY VALUE"),
+        (["-x", "1"], "unknown option -x"),
+        (["--no-seed"], "unknown option --no-seed"),
+        (["word", "--sed", "1"], "unknown option --sed; did you mean '--seed'?"),
+        (["--seed"], "Missing value for argument '--seed'. Expected 1 values."),
+        (["--seed", "abc"], "Error parsing --seed: invalid literal for int() with base 10: 'abc'"),
+    ],
+)
+def test_bad_flags_are_one_line_without_the_box_that_a_terminal_would_have(monkeypatch, encoding, flags, message):
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))  # tyro looks at its encoding
+    with pytest.raises(ConfigError) as error:
+        parse_flags(Experiment(), flags, "x")
+    assert str(error.value) == message
 
 
 def test_impossible_values_are_refused_before_anything_is_made():

@@ -34,10 +34,14 @@ def test_killed_launcher_and_killed_run_leave_no_trace(tmp_path):
     paths = [tmp_path / run.path for run in runs]
     launcher = sweep(tmp_path)
     victim = paths[0]
-    wait_until(lambda: len(read_jsonl(victim / "metrics.jsonl")) >= 3, seconds=300)
-    launcher.kill()
-    os.kill(json.loads((victim / "status.json").read_text())["pid"], signal.SIGKILL)
-    launcher.communicate()
+    try:
+        wait_until(lambda: len(read_jsonl(victim / "metrics.jsonl")) >= 3, seconds=300)
+        pid = json.loads((victim / "status.json").read_text())["pid"]
+        os.kill(pid, signal.SIGSTOP)  # so that it does not end before it is killed
+    finally:
+        launcher.kill()
+        launcher.communicate()
+    os.kill(pid, signal.SIGKILL)
     assert len(read_jsonl(victim / "metrics.jsonl")) < 15  # it was in the middle
 
     again = sweep(tmp_path)

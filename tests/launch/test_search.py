@@ -3,13 +3,15 @@
 import json
 import os
 import signal
+from collections import Counter
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
 
 from roboloop.core.errors import ConfigError
-from roboloop.launch.search import check_space, curve, open_study, sampler
+from roboloop.launch.search import check_space, curve, distributions, open_study, sampler
 from roboloop.launch.sweep import Sweep as Wanted
 from roboloop.launch.sweep import read_sweep
 from tests.launch.kit import Sweep, wait_until
@@ -35,10 +37,14 @@ def searching(tmp_path: Path, seeds: str, behaviour: dict[int, str], trials: int
     return sweep
 
 
-def trials(tmp_path: Path) -> list:
+def study(tmp_path: Path) -> optuna.Study:
     journal = str(tmp_path / "runs" / "s" / ".sweep" / "optuna.jsonl")
     backend = optuna.storages.journal.JournalFileBackend(journal)
-    return optuna.load_study(study_name="s", storage=optuna.storages.JournalStorage(backend)).trials
+    return optuna.load_study(study_name="s", storage=optuna.storages.JournalStorage(backend))
+
+
+def trials(tmp_path: Path) -> list:
+    return study(tmp_path).trials
 
 
 def test_a_search_tries_settings_and_says_which_were_best(tmp_path):
@@ -82,6 +88,41 @@ def test_a_trial_is_worth_the_mean_of_its_seeds_and_a_failed_one_nothing(tmp_pat
     assert sweep.run("--slots", 1, "--retries", 0)[0] == 10
     assert [trial.state.name for trial in trials(tmp_path)][2] == "FAIL"
     assert "trial-0002/1" not in sweep.started()
+
+
+def test_a_failed_trial_ends_its_other_seeds(tmp_path):
+    sweep = searching(tmp_path, "0 1", {0: "fails", 1: "waits"}, 1)
+    code, out = sweep.run("--slots", 2, "--retries", 0)
+    assert code == 10, out
+    assert "1 pruned, 1 failed" in out
+    assert [trial.state.name for trial in trials(tmp_path)] == ["FAIL"]
+
+
+def test_a_pruned_trial_ends_its_other_seeds(tmp_path):
+    sweep = searching(tmp_path, "0 1", {0: "later trials are bad", 1: "later trials are bad"}, 4)
+    assert sweep.run("--slots", 2)[0] == 0
+    sweep.args[-1] = "5"
+    code, out = sweep.run("--slots", 2)
+    assert code == 0, out
+    for seed in range(2):
+        assert f"pruned   {tmp_path}/runs/s/trial-0004/CartPole-v1/{seed}" in out
+    assert [trial.state.name for trial in trials(tmp_path)] == ["COMPLETE"] * 4 + ["PRUNED"]
+
+
+def test_runs_of_a_trial_that_was_over_before_the_launcher_died_are_adopted_and_ended(tmp_path):
+    sweep = searching(tmp_path, "0 1", {0: "waits", 1: "waits"}, 1)
+    launcher = sweep.begin("--slots", 2)
+    wait_until(lambda: len(sweep.started()) == 2)
+    launcher.kill()
+    launcher.communicate()
+    study(tmp_path).tell(0, state=optuna.trial.TrialState.PRUNED)
+    sweep.args[-1] = "2"
+    sweep.env["BEHAVIOUR"] = "{}"
+    code, out = sweep.run("--slots", 2)
+    assert code == 0, out
+    said = [line.split()[0] for line in out.splitlines() if "/trial-000" in line]
+    assert Counter(said) == Counter(adopted=2, pruned=2, started=2, done=2)
+    assert max(accumulate(1 if word in ("adopted", "started") else -1 for word in said)) == 2  # as many as slots
 
 
 def test_a_killed_search_goes_on_with_its_trials(tmp_path):
@@ -188,12 +229,60 @@ def test_another_question_is_another_search(wanted, tmp_path):
         ("{algo.epochs: {low: 1.5, high: 3}}", "must be int, not 1.5"),
         ("{algo.name: {low: ppo, high: sac}}", "it is no number"),
         ("{algo.gamma: {low: 0.0, high: 0.5, log: true}}", "space of 'algo.gamma'"),
+        ("{algo.gamma: {low: 0.1, high: 0.5, log: maybe}}", "log must be true or false, not 'maybe'"),
+        (
+            "{algo.epochs: {low: 1, high: 9, step: .inf}}",
+            "'algo.epochs': step must be a whole number from 1 to 8, not inf",
+        ),
+        ("{algo.epochs: {low: 1, high: 9, step: .nan}}", "not nan"),
+        ("{algo.epochs: {low: 1, high: 9, step: 1.5}}", "not 1.5"),
+        ("{algo.epochs: {low: 1, high: 9, step: 0}}", "not 0"),
+        (f"{{algo.epochs: {{low: 1, high: 9, step: {10**400}}}}}", "whole number from 1 to 8, not 1000"),
+        ("{algo.gamma: {low: 0.1, high: 0.6, step: .inf}}", "step must be a number from 5.55e-17 to 0.5, not inf"),
+        ("{algo.gamma: {low: 0.1, high: 0.6, step: .nan}}", "not nan"),
+        ("{algo.gamma: {low: 0.1, high: 0.6, step: 1.0e-300}}", "not 1e-300"),
+        ("{algo.gamma: {low: 0.1, high: 0.6, step: big}}", "not 'big'"),
+        ("{algo.gamma: {low: .nan, high: 0.6}}", "gamma"),
+        ("{algo.max_grad_norm: {low: 0.1, high: .inf}}", "'algo.max_grad_norm': high must be within"),
+        ("{target: {low: 0.1, high: .nan}}", "'target': high must be within"),
+        (f"{{algo.max_grad_norm: {{low: 1, high: {10**400}}}}}", "'algo.max_grad_norm' is too large"),
+        (f"{{algo.epochs: {{low: 1, high: {10**400}}}}}", "'algo.epochs': high must be within"),
+        ("{seed: {low: 1, high: 9}}", "'seed' is no axis: use seeds"),
+        ("{algo.gama: {nu: {low: 0.1, high: 0.2}}}", "unknown config key 'algo.gama'"),
         ("{}", "a search needs 'space'"),
     ],
 )
 def test_a_range_that_cannot_be_is_refused(tmp_path, space, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=message) as refused:
         check_space(read_sweep(written(tmp_path, f"{{base: cartpole, space: {space}}}")), 3)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ("axes: {algo.gamma: [0.9, 0.99]}", "'algo.gamma' is no axis: it is given twice"),
+        ("axes: {seed: [0, 1]}", "'seed' is no axis: use seeds"),
+        ("seeds: [0, 0]", "a seed is given twice"),
+        ("name: ../x", "plain word"),
+        ("axes: {algo.epochs: [4, 0, 5]}", "epochs must be at least 1"),
+        ("axes: {algo.epochs: [4, 5], algo.minibatches: [4, 0, 8]}", "minibatches"),
+    ],
+)
+def test_what_no_sweep_may_ask_for_no_search_may(tmp_path, keys, message):
+    text = f"{{base: cartpole, space: {{algo.gamma: {{low: 0.5, high: 0.9}}}}, {keys}}}"
+    with pytest.raises(ConfigError, match=message):
+        check_space(read_sweep(written(tmp_path, text)), 3)
+
+
+def test_a_range_may_be_in_a_section_and_have_steps(tmp_path):
+    space = "{algo: {gamma: {low: 0.1, high: 0.3, step: 0.2}, epochs: {low: 2, high: 8, step: 2.0}}}"
+    wanted = read_sweep(written(tmp_path, f"{{base: cartpole, space: {space}}}"))
+    check_space(wanted, 3)
+    assert {key: (d.low, d.high, d.step) for key, d in distributions(wanted).items()} == {
+        "algo.gamma": (0.1, 0.3, 0.2),
+        "algo.epochs": (2, 8, 2),
+    }
 
 
 def test_the_example_is_a_search():

@@ -62,6 +62,18 @@ def test_what_is_excluded_does_not_run(runs):
     assert names(planned) == ["lr=0.001,epochs=4/0", "lr=0.001,epochs=8/0", "lr=0.01,epochs=4/0", "lr=0.001,epochs=8/1"]
 
 
+def test_what_cannot_be_can_be_excluded(runs):
+    assert names(runs(base="cartpole", axes={"algo.epochs": [4, 0]}, exclude=[{"algo.epochs": 0}])) == ["epochs=4/0"]
+    axes = {"algo.epochs": [4, 8], "algo.minibatches": [4, 3]}  # 8 envs x 128 steps do not split into 3
+    with pytest.raises(ConfigError, match="sweep try, epochs=4,minibatches=3: "):
+        runs(base="cartpole", axes=axes, exclude=[{"algo.epochs": 8, "algo.minibatches": 3}])
+    by_seed = [{"seed": seed, "algo.minibatches": 3} for seed in (0, 1)]
+    planned = runs(base="cartpole", axes=axes, exclude=by_seed, seeds=2)
+    assert names(planned) == [f"epochs={epochs},minibatches=4/{seed}" for seed in (0, 1) for epochs in (4, 8)]
+    with pytest.raises(ConfigError, match="sweep try, epochs=4,minibatches=3: "):
+        runs(base="cartpole", axes=axes, exclude=by_seed[:1], seeds=2)
+
+
 def test_a_run_keeps_its_name_when_the_sweep_grows(runs):
     few = runs(base="cartpole", axes={"algo.lr": [0.001]}, seeds=[0])
     many = runs(base="cartpole", axes={"algo.lr": [0.1, "1e-3", 0.003]}, seeds=[2, 0])
@@ -111,11 +123,17 @@ def test_a_base_can_be_a_file_beside_the_sweep(runs, tmp_path):
         ({"axes": {"algo.epochs": [4, "many"]}}, "config key 'algo.epochs' must be int, not 'many'"),
         ({"axes": {"algo.epochs": [4, 0]}}, "sweep try, epochs=0: epochs must be at least 1"),
         ({"axes": {"algo.epochs": 4}}, "axis 'algo.epochs' must be a list"),
+        ({"axes": {"algo": {"epochs": 4}}}, "axis 'algo.epochs' must be a list"),
+        ({"axes": {"algo": {}}}, "axis 'algo' must be a list"),
+        ({"axes": {"algo.lr": {"low": 1, "high": 2}}}, "axis 'algo.lr' must be a list"),
+        ({"axes": {"algo.lr": [1.0], "algo": {"lr": [2.0]}}}, "config key 'algo.lr' is given twice"),
+        ({"axes": {"algo.lr": [10**400]}}, "config key 'algo.lr' is too large: a float ends at 1.8e\\+308"),
         ({"axes": {"seed": [4]}}, "use seeds"),
         ({"axes": {"experiment": ["a"]}}, "'experiment' is set by the sweep: use name"),
         ({"axes": {"algo.lr": [1.0]}, "zip": [{"algo.lr": [2.0]}]}, "'algo.lr' is no axis: it is given twice"),
         ({"zip": [{"algo.lr": [1.0], "algo.epochs": [1, 2]}]}, "equally many values: algo.lr 1, algo.epochs 2"),
         ({"axes": {"algo.lr": [1.0]}, "exclude": [{"algo.l": 1.0}]}, "'algo.l' is not swept; did you mean 'algo.lr'?"),
+        ({"axes": {"algo.lr": [1.0]}, "exclude": [{"algo": {"l": 1.0}}]}, "'algo.l' is not swept; did you mean"),
         ({"axes": {"algo.lr": [1.0]}, "exclude": [{"algo.lr": 2.0}]}, "matches nothing"),
         ({"axes": {"algo.lr": [1.0]}, "exclude": [{"algo.lr": 1.0}]}, "everything is excluded"),
         ({"seeds": []}, "'seeds' must be"),
@@ -144,6 +162,8 @@ def test_what_cannot_be_is_said_before_anything_starts(runs, keys, message):
         ("--axis eval.every-steps 1 --axis eval.every_steps 2", "--axis eval.every_steps is given twice"),
         ("--seeds 0 -5", "none below 0, not [0, -5]"),
         ("--axis sample.real_time off sometimes", "not 'sometimes'"),
+        (f"--axis algo.gamma {10**400}", "config key 'algo.gamma' is too large"),
+        ("extra", "roboloop: unexpected word 'extra': config keys are given as --KEY VALUE"),
     ],
 )
 def test_flags_that_cannot_be_are_said_before_anything_starts(tmp_path, capsys, words, message):
@@ -167,6 +187,49 @@ def test_dotted_keys_and_sections_mean_the_same():
     assert nested({"algo": {"name": "ppo"}, "algo.lr": 1, "steps": 2}) == {"algo": {"name": "ppo", "lr": 1}, "steps": 2}
     with pytest.raises(ConfigError, match="twice"):
         nested({"algo": 1, "algo.lr": 2})
+    both = {"env.panda.hz": 5, "env": {"panda": {"hold_s": 1}, "legged.push_n": 2}}
+    assert nested(both) == {"env": {"panda": {"hz": 5, "hold_s": 1}, "legged": {"push_n": 2}}}
+
+
+@pytest.mark.parametrize(
+    ("in_dots", "in_sections"),
+    [
+        (
+            {"base": {"env.id": "tiny/point", "algo.name": "ppo"}},
+            {"base": {"env": {"id": "tiny/point"}, "algo": {"name": "ppo"}}},
+        ),
+        ({"axes": {"algo.lr": [0.1, 0.2]}}, {"axes": {"algo": {"lr": [0.1, 0.2]}}}),
+        (
+            {"axes": {"eval.every_steps": [100, 200], "eval.episodes": [3]}},
+            {"axes": {"eval": {"every-steps": [100, 200], "episodes": [3]}}},
+        ),
+        (
+            {"zip": [{"algo.lr": [0.1, 0.2], "algo.epochs": [4, 8]}]},
+            {"zip": [{"algo": {"lr": [0.1, 0.2], "epochs": [4, 8]}}]},
+        ),
+        (
+            {"axes": {"algo.lr": [0.1, 0.2]}, "exclude": [{"algo.lr": 0.1, "seed": 0}], "seeds": 2},
+            {"axes": {"algo.lr": [0.1, 0.2]}, "exclude": [{"algo": {"lr": 0.1}, "seed": 0}], "seeds": 2},
+        ),
+    ],
+)
+def test_a_sweep_file_may_have_dotted_keys_or_sections(runs, in_dots, in_sections):
+    assert runs(**{"base": "cartpole", **in_dots}) == runs(**{"base": "cartpole", **in_sections})
+
+
+def test_sections_that_are_values_of_an_axis_can_be_excluded(runs):
+    kinds = [{"name": "sac"}, {"name": "ppo", "lr": 0.01}]
+    (run,) = runs(axes={"algo": kinds}, exclude=[{"algo": {"name": "sac"}}], set={"env.id": "tiny/point"})
+    assert (run.config.algo.name, run.config.algo.lr) == ("ppo", 0.01)
+    with pytest.raises(ConfigError, match="matches nothing"):
+        runs(axes={"algo": kinds}, exclude=[{"algo": {"name": "ppo"}}], set={"env.id": "tiny/point"})
+
+
+def test_sections_that_a_flag_makes_values_of_an_axis_can_be_excluded(tmp_path, capsys):
+    (tmp_path / "s.yaml").write_text("{set: {env.id: tiny/point}, exclude: [{algo: {name: sac}}]}")
+    words = ["--axis", "algo", "{name: sac}", "{name: ppo}", "--runs-dir", str(tmp_path), "--dry-run"]
+    assert cli.main(["sweep", str(tmp_path / "s.yaml"), *words]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"{tmp_path}/s/algo=ppo/point/0"
 
 
 def test_a_run_that_was_begun_with_another_config_is_named(runs, tmp_path):

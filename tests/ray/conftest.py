@@ -1,4 +1,4 @@
-"""One cluster for all tests of a module that leave it whole."""
+"""One cluster for all tests of a module; those that kill a machine leave room enough for the others."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from roboloop.core.cluster import LOOPBACK, LOOPBACK_ONLY
+from roboloop.core.processes import family
 
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", LOOPBACK_ONLY: "0"}
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
@@ -24,10 +26,11 @@ FAST = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 300, "heal
 class Cluster:
     """A head without CPUs, where the learner is, and nodes with some."""
 
-    def __init__(self, nodes: int, cpus: int = 2) -> None:
+    def __init__(self, nodes: int, cpus: int = 2, is_fast: bool = True) -> None:
         from ray.cluster_utils import Cluster as Raylets
 
-        head = {"num_cpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False, "_system_config": FAST}
+        head = {"num_cpus": 0, "object_store_memory": STORE_BYTES, "include_dashboard": False}
+        head |= {"_system_config": FAST} if is_fast else {}
         self._raylets = Raylets(initialize_head=True, head_node_args={**head, "node_ip_address": LOOPBACK})
         self.address = f"ray://{self._raylets.address}"
         self.nodes = []
@@ -47,11 +50,13 @@ class Cluster:
         self._raylets.wait_for_nodes()
 
     def kill(self, node_id: str) -> None:
-        """Kill the raylet of one node with -9, as if its plug had been pulled."""
+        """Kill the raylet of one node and all that it has started with -9, as if its plug had been pulled."""
         node = next(node for node in self.nodes if node.node_id == node_id)
         self.nodes.remove(node)
         for info in node.all_processes["raylet"]:
-            os.kill(info.process.pid, signal.SIGKILL)
+            for pid in family(info.process.pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
 
     def close(self) -> None:
         """End everything."""

@@ -110,8 +110,9 @@ def test_a_remote_worker_that_hangs_is_found_and_its_stack_is_shown(build, permi
 
 
 def test_more_workers_than_the_cluster_has_cpus_are_refused(build):
-    with pytest.raises(ConfigError, match="more than the 6 CPUs of the Ray cluster"):
-        build(policy(), groups=4, workers=4, worker_cpus=2.0)
+    for workers, worker_cpus in ((4, 2.0), (2, 3.0)):  # also where no machine alone has room for one
+        with pytest.raises(ConfigError, match=r"more than the 2 \+ 2 \+ 2 CPUs of the Ray cluster"):
+            build(policy(), groups=4, workers=workers, worker_cpus=worker_cpus)
 
 
 def test_an_address_where_nobody_listens_is_one_line(cluster):

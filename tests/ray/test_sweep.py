@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import re
@@ -51,6 +52,18 @@ def on_the_way(root: Path) -> list[Path]:
     return [run for run in runs(root) if state(run) == "running" and list(run.glob("checkpoints/step-*"))]
 
 
+def frozen(root: Path) -> Path | None:
+    """Stop a run on its way as it is, so that it does not end before its machine does; none if there is none."""
+    for run in on_the_way(root):
+        pid = int(json.loads((run / "status.json").read_text())["pid"])
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+            if state(run) == "running":
+                return run
+            os.kill(pid, signal.SIGCONT)
+    return None
+
+
 def wait_for(is_so, limit_s=90.0):
     deadline_s = time.monotonic() + limit_s
     while not is_so():
@@ -59,13 +72,14 @@ def wait_for(is_so, limit_s=90.0):
 
 
 def test_a_sweep_whose_machine_dies_loses_no_run_and_equals_an_undisturbed_one(cluster: Cluster, tmp_path: Path):
-    steps = 8_000
-    launcher = begin(tmp_path, cluster.address, steps)
+    launcher = begin(tmp_path, cluster.address, 8_000)
     try:
-        wait_for(lambda: launcher.poll() is not None or on_the_way(tmp_path))
-        if launcher.poll() is None:
-            victim = on_the_way(tmp_path)[0]
-            cluster.kill(node_of(cluster, int(json.loads((victim / "status.json").read_text())["pid"])))
+        victim = None
+        while victim is None:
+            wait_for(lambda: launcher.poll() is not None or on_the_way(tmp_path))
+            assert launcher.poll() is None, launcher.communicate()[0]
+            victim = frozen(tmp_path)
+        cluster.kill(node_of(cluster, int(json.loads((victim / "status.json").read_text())["pid"])))
         out, _ = launcher.communicate(timeout=150)
     finally:
         launcher.kill()
