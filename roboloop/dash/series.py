@@ -250,10 +250,10 @@ def values(data: bytes, key: str) -> tuple[Floats, Floats]:
         rows = _decoder(key).decode_lines(data)
     except (msgspec.MsgspecError, ValueError):  # no number somewhere, a torn line, or a key that no field can have
         return _column(parse(data), key)
-    found = [(row.step, row.value) for row in rows if row.value is not None and row.step is not None]
-    table = np.array(found, np.float64).reshape(-1, 2)
-    table = table[np.isfinite(table).all(axis=1)]
-    return table[:, 0], table[:, 1]
+    found = [row for row in rows if row.value is not None and row.step is not None]
+    step, value = np.array([row.step for row in found], np.float64), np.array([row.value for row in found], np.float64)
+    known = np.isfinite(step) & np.isfinite(value)
+    return (step, value) if known.all() else (step[known], value[known])
 
 
 @functools.lru_cache(maxsize=256)

@@ -148,6 +148,23 @@ def test_a_start_that_always_fails_is_no_lost_machine_and_ends_the_sweep_with_it
     assert "its machine was lost" not in out
 
 
+def test_a_machine_that_joins_later_is_used(tmp_path: Path):
+    cluster = Cluster(nodes=1, cpus=1)
+    launcher = begin(tmp_path, cluster.address, 100_000)
+    try:
+        wait_for(lambda: launcher.poll() is not None or len(on_the_way(tmp_path)) == 1)
+        cluster.add()
+        wait_for(lambda: launcher.poll() is not None or len(on_the_way(tmp_path)) == 2)
+        launcher.send_signal(signal.SIGINT)
+        out, _ = launcher.communicate(timeout=60)
+    finally:
+        launcher.kill()
+        cluster.close()
+    assert launcher.returncode == 4, out
+    assert "Ray, 2 machines with 1 CPUs; 1 runs at a time" in out
+    assert [state(run) for run in runs(tmp_path)] == ["stopped"] * 2
+
+
 def test_runs_that_fit_on_no_machine_are_refused(cluster: Cluster, tmp_path: Path):
     launcher = begin(tmp_path, cluster.address, 64, "--cores-per-run", "3", "--dry-run")
     out, _ = launcher.communicate(timeout=60)
