@@ -53,7 +53,7 @@ def test_each_stage_is_a_command_and_the_end_is_a_table(undisturbed: Path) -> No
     assert first_words(results)[1:] == ["runs", "direct", "fine-tuned", "simgan", "sysid"]
     assert first_words(truth)[1:] == ["simulator", "nothing", "source", "sysid", "simgan", "target"]
     assert first_words(parameters)[1] == "parameter"
-    assert "foot: motor" in parameters
+    assert "foot.motor" in parameters
 
 
 def test_what_came_of_the_methods_can_be_reported_by_their_names(undisturbed: Path) -> None:

@@ -391,3 +391,19 @@ def test_charts_of_any_numbers_have_a_few_marks(values: tuple[float, float]) -> 
     assert "nan" not in made
     assert "inf" not in made
     assert 2 <= made.count('text-anchor="end"') <= 12
+
+
+def test_methods_that_were_put_into_one_environment_are_compared_there(tmp_path: Path) -> None:
+    paths = {
+        name: write_run(tmp_path, name, success={20: trained}, config={"env": {"id": env}})
+        for name, env, trained in (("direct", "sim", 0.9), ("simgan", "tuned", 0.6), ("oracle", "real", 0.5))
+    }
+    for name, success in (("direct", [0, 0, 1]), ("simgan", [1, 1, 1])):
+        write_eval(paths[name], 20, success, env={"id": "real"})
+    write_eval(paths["oracle"], 20, [1, 1, 0])  # at home there
+    rows = table([read_summary(path) for path in paths.values()], "compare").rows
+    assert {(better, worse): judged_by for better, worse, *_, judged_by in rows} == {
+        ("simgan", "direct"): "success, held-out episodes in real",
+        ("oracle", "direct"): "success, held-out episodes in real",
+        ("simgan", "oracle"): "success, held-out episodes in real",
+    }

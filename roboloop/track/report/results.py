@@ -11,13 +11,16 @@ from roboloop.track.curves import MOST_POINTS, Curve
 from roboloop.track.report.blocks import Note, Section, Table
 from roboloop.track.report.scores import (
     NONE,
+    Place,
     asked,
     by_task,
     earlier_evaluation,
+    evaluation_in,
     final_evaluation,
     final_scores,
     has_score,
     held_out,
+    places,
     pooled,
     several_tasks,
     shown,
@@ -176,10 +179,10 @@ def tasks(groups: Groups) -> Section:
 
 def elsewhere(groups: Groups) -> Section:
     """Return evaluations elsewhere or with a wish: a table for each environment into which several were put."""
-    evaluations = [each for runs in groups.values() for run in runs for each in run.evaluations if each.special]
-    special = {asked(each): each.special for each in evaluations}
-    places = {wish: about["env"] for wish, about in special.items() if set(about) == {"env"}}
-    shared = {wish: rows for wish, place in places.items() if len(rows := _put_into(groups, wish, place)) > 1}
+    everything = [run for runs in groups.values() for run in runs]
+    special = dict.fromkeys(asked(each) for run in everything for each in run.evaluations if each.special)
+    visited = places(everything)
+    shared = {wish: rows for wish, place in visited.items() if len(rows := _put_into(groups, wish, place)) > 1}
     blocks = [
         without_empty(f"Held-out episodes {wish}: {_OUTCOME_CAPTION}", ("runs", *_OUTCOME), rows)
         for wish, rows in shared.items()
@@ -197,18 +200,10 @@ def elsewhere(groups: Groups) -> Section:
     return Section("elsewhere", "Elsewhere", tuple(blocks))
 
 
-def _put_into(groups: Groups, wish: str, place: Mapping[str, object]) -> list[tuple[str, ...]]:
+def _put_into(groups: Groups, wish: str, place: Place) -> list[tuple[str, ...]]:
     """Return a row for each group that was put into an environment, and for those that were trained there."""
-    rows = []
-    for label, runs in groups.items():
-        found = [final_evaluation(run, "" if _is_home(run, place) else wish) for run in runs]
-        rows += [(label, *cells) for cells in _outcome(found)]
-    return rows
-
-
-def _is_home(run: RunSummary, place: Mapping[str, object]) -> bool:
-    """Say whether a run was trained in an environment; one that is told by its settings alone is nobody else's."""
-    return "env.id" in place and all(run.config.get(key) == value for key, value in place.items())
+    found = {label: [evaluation_in(run, wish, place) for run in runs] for label, runs in groups.items()}
+    return [(label, *cells) for label, evaluations in found.items() for cells in _outcome(evaluations)]
 
 
 _OUTCOME = ("seeds", "outcome", "all episodes", "length", "each seed")
@@ -261,7 +256,7 @@ def compare(runs: Sequence[RunSummary]) -> Section:
 
 def _pair(runs: Sequence[RunSummary], first: str, second: str) -> tuple[str, ...] | None:
     """Return a row, the better one first; None where the two have no task in common."""
-    scores = final_scores([run for run in runs if run.experiment in (first, second)])
+    scores = final_scores([run for run in runs if run.experiment in (first, second)], or_elsewhere=True)
     of_first, of_second = scores.methods.get(first, {}), scores.methods.get(second, {})
     common = [task for task in of_first if task in of_second]
     if not common:
@@ -272,7 +267,8 @@ def _pair(runs: Sequence[RunSummary], first: str, second: str) -> tuple[str, ...
     counts = [max(map(len, each)) for each in (one, other)]
     interval = improvement_interval(one, other) if min(counts) > 1 else None
     probability = shown(improvement(one, other), "success", interval)
-    judged_by = f"{scores.measure}, {scores.source}"
+    where = f" {common[0]}" if len(common) == 1 and common[0] in places(runs) else ""
+    judged_by = f"{scores.measure}, {scores.source}{where}"
     return first, second, probability, str(len(common)), " and ".join(map(str, counts)), judged_by
 
 

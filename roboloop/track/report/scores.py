@@ -19,6 +19,8 @@ NONE = "–"
 _LONGEST = 100  # characters of a setting's value
 HELD_OUT, IN_TRAINING = "held-out episodes", "the end of training"
 
+Place = Mapping[str, Any]
+"""The settings of an environment that are other than those of the run."""
 ByTask = Mapping[str, float]
 """One number for each task of a run; a run of one task has it under its own name."""
 
@@ -87,13 +89,35 @@ def value_of(result: Result, measure: str) -> float | None:
     return None if result.successes is None else result.successes / result.episodes
 
 
-def final_scores(runs: Sequence[RunSummary]) -> Scores:
+def places(runs: Sequence[RunSummary]) -> dict[str, Place]:
+    """Return the environments that policies were put into, by the words in which that was asked for."""
+    found = [each for run in runs for each in run.evaluations if set(each.special) == {"env"}]
+    return {asked(each): each.special["env"] for each in found}
+
+
+def evaluation_in(run: RunSummary, wish: str, place: Place) -> Evaluation | None:
+    """Return how a run did in an environment: one that it was put into, or the one it was trained in."""
+    # one that is told by its settings alone is nobody else's
+    is_home = "env.id" in place and all(run.config.get(key) == value for key, value in place.items())
+    return final_evaluation(run, "" if is_home else wish)
+
+
+def final_scores(runs: Sequence[RunSummary], or_elsewhere: bool = False) -> Scores:
     """Return what methods are compared by: held-out episodes if all runs have them, success if all runs have it.
 
-    Runs that have no score at all, since they failed or have just begun, do not count.
+    Runs that have no score at all, since they failed or have just begun, do not count. Where it is asked for, episodes
+    in environments that all were put into come before what each reached in its own.
     """
     scored = [run for run in runs if has_score(run)]
-    for source, read in _CHANCES:
+    common = places(scored)
+
+    def elsewhere(run: RunSummary, measure: str) -> ByTask:
+        found = {wish: evaluation_in(run, wish, place) for wish, place in common.items()}
+        values = {wish: value_of(each.whole, measure) for wish, each in found.items() if each}
+        return {wish: value for wish, value in values.items() if value is not None}
+
+    held, trained = _CHANCES
+    for source, read in [held, (HELD_OUT, elsewhere), trained] if or_elsewhere else [held, trained]:
         for measure in MEASURES:
             table = [(run.experiment, read(run, measure)) for run in scored]
             if all(scores for _, scores in table):
