@@ -55,10 +55,10 @@ def train(args: list[str]) -> int:
             print(f"{path} is finished")
             return 0
         return _run(run, resume=True)
-    RunDir.free_path(config)
-    parts = build(config)  # before anything is on disk: an env that cannot be made leaves no trace
     from roboloop.run.start import take_over
 
+    RunDir.free_path(config)
+    parts = build(config)  # before anything is on disk: an env that cannot be made leaves no trace
     with _closed_by_errors(parts):
         take_over(parts.algo, config)
     return _run(RunDir.create(config, ["train", *args]), resume=False, parts=parts)

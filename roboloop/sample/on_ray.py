@@ -134,7 +134,8 @@ class RayLink:
     def waits_for(self) -> Any:
         """The answer that comes next; none if nothing was asked, or an actor in doubt is to be asked again later."""
         if self._doubted_s is not None and not self._open and time.monotonic() >= self._probe_s:
-            self._open.append(self._actor.beat.options(concurrency_group=WATCH).remote())
+            with self._place.tolerant():
+                self._open.append(self._actor.beat.options(concurrency_group=WATCH).remote())
         return self._open[0] if self._open else None
 
     @property
