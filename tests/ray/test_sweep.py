@@ -41,7 +41,8 @@ def begin(root: Path, where: str, steps: int, *more: str) -> subprocess.Popen[st
 
 
 def runs(root: Path) -> list[Path]:
-    return sorted(p.parent for p in (root / "runs" / "s").rglob("status.json"))
+    # not rglob: checkpoints go while it walks
+    return sorted(p.parent for p in (root / "runs" / "s").glob("*/*/*/status.json"))
 
 
 def state(run: Path) -> str:
@@ -150,7 +151,7 @@ def test_a_start_that_always_fails_is_no_lost_machine_and_ends_the_sweep_with_it
 
 def test_a_machine_that_joins_later_is_used(tmp_path: Path):
     cluster = Cluster(nodes=1, cpus=1)
-    launcher = begin(tmp_path, cluster.address, 100_000)
+    launcher = begin(tmp_path, cluster.address, 1_000_000)
     try:
         wait_for(lambda: launcher.poll() is not None or len(on_the_way(tmp_path)) == 1)
         cluster.add()
