@@ -211,20 +211,8 @@ def _sweep_options() -> Options:
     add("--slots", type=int, metavar="N", help="runs at a time; as many as there are cores")
     add("--cores-per-run", type=int, metavar="C")
     add("--retries", type=int, default=Rules.retries, metavar="K", help="starts after a failure")
-    add(
-        "--fail-fast",
-        type=int,
-        default=Rules.fail_fast,
-        metavar="K",
-        help="start nothing more when the first K runs die",
-    )
-    add(
-        "--timeout-s",
-        type=float,
-        default=Rules.timeout_s,
-        metavar="S",
-        help="longest time of one start, once it has begun",
-    )
+    add("--fail-fast", type=int, default=Rules.fail_fast, metavar="K", help="start no more once the first K runs die")
+    add("--timeout-s", type=float, default=Rules.timeout_s, metavar="S", help="longest time of one begun start")
     add("--memory-mb", type=int, default=Rules.memory_mb, metavar="MB", help="most memory of one run")
     add("--silent-s", type=float, default=Rules.silent_s, metavar="S", help="a run that is silent for so long hangs")
     add("--search", choices=("optuna",), help="look for good settings instead of trying all (extra: search)")
