@@ -25,10 +25,16 @@ class MissingExtra(UserError):
     """An optional dependency that is not installed."""
 
 
-class DiskFull(UserError):
-    """The disk has no room; the last good state is intact."""
+class DiskError(UserError):
+    """The disk is full, failing or read-only; the last good state is intact."""
 
     exit_code = 5
+
+
+class Unreadable(DataError):
+    """A file that the disk itself does not give back."""
+
+    exit_code = DiskError.exit_code
 
 
 class RunExists(UserError):

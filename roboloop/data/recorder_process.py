@@ -16,7 +16,7 @@ import numpy as np
 
 from roboloop.core.config import override
 from roboloop.core.errors import UserError
-from roboloop.core.files import read_json, write_durable
+from roboloop.core.files import read_json, replace_durable
 from roboloop.core.memory import SharedMemory
 from roboloop.core.state import spec_from_data
 from roboloop.core.types import Array
@@ -237,9 +237,7 @@ class Writer:
         }  # fmt: skip
         data = json.dumps(state).encode()
         if data != self._saved:
-            temporary = self._state_path.with_name(f".{self._state_path.name}.tmp")
-            write_durable(temporary, data)
-            os.replace(temporary, self._state_path)
+            replace_durable(self._state_path, data)
             self._saved = data
 
     def finish(self) -> str:

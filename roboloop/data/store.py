@@ -15,7 +15,14 @@ from typing import IO, Any
 import numpy as np
 
 from roboloop.core.errors import DataError
-from roboloop.core.files import append_durable, disk_errors, sync_directory, take_lock, write_durable
+from roboloop.core.files import (
+    append_durable,
+    disk_errors,
+    replace_durable,
+    sync_directory,
+    take_lock,
+    temporary_name,
+)
 from roboloop.core.types import Array
 from roboloop.data.codec import codec_of
 from roboloop.data.episodes import COLUMNS, Episode, Facts, Schema, check_episode
@@ -92,13 +99,13 @@ class StoreWriter:
                 raise DataError(f"dataset {self.directory} does not fit: its {difference}")
             self.schema = found
         else:
-            _replace_durable(path, json.dumps(self.schema.to_data(), indent=1).encode())
+            replace_durable(path, json.dumps(self.schema.to_data(), indent=1).encode())
         self._schema_bytes = path.stat().st_size
 
     def _recover(self) -> None:
         """Read the index, cut its torn tail and the shard bytes that no line refers to."""
         path = self.directory / INDEX
-        _temporary(path).unlink(missing_ok=True)
+        temporary_name(path).unlink(missing_ok=True)
         data = path.read_bytes() if path.exists() else b""
         found = scan(data)
         if found.damaged:
@@ -256,7 +263,7 @@ class StoreWriter:
         """Write the index anew without its dead; readers notice that it is another file."""
         path = self.directory / INDEX
         with self._disk_errors():
-            _replace_durable(path, b"".join(map(line_of, self._catalog.records())))
+            replace_durable(path, b"".join(map(line_of, self._catalog.records())))
         os.close(self._index_fd)
         self._index_fd = os.open(path, _APPEND)
         self._index_bytes = path.stat().st_size
@@ -301,7 +308,7 @@ def drop_damaged_lines(directory: Path) -> list[int]:
         path = directory / INDEX
         found = scan(path.read_bytes() if path.exists() else b"")
         if found.damaged:
-            _replace_durable(path, b"".join(map(line_of, found.records)))
+            replace_durable(path, b"".join(map(line_of, found.records)))
         return found.damaged
 
 
@@ -310,22 +317,6 @@ def _refuse_foreign(directory: Path) -> None:
     if directory.exists() and not directory.is_dir():
         raise DataError(f"{directory} is not a directory")
     if directory.is_dir() and not (directory / SCHEMA).exists():
-        names = {path.name for path in directory.iterdir()} - _OWN_NAMES - {_temporary(directory / SCHEMA).name}
+        names = {path.name for path in directory.iterdir()} - _OWN_NAMES - {temporary_name(directory / SCHEMA).name}
         if names:
             raise DataError(f"{directory} exists and is not a dataset: it holds {sorted(names)[0]!r}")
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.tmp")
-
-
-def _replace_durable(path: Path, data: bytes) -> None:
-    """Replace a file so that after a crash it is the old or the new one, whole."""
-    temporary = _temporary(path)
-    try:
-        write_durable(temporary, data)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    os.replace(temporary, path)
-    sync_directory(path.parent)

@@ -21,6 +21,7 @@ from roboloop.core.files import (
     make_directory,
     read_json,
     replace_atomic,
+    replace_durable,
     sync_directory,
     take_lock,
     write_durable,
@@ -80,7 +81,7 @@ class RunDir:
             for left in [p for p in path.iterdir() if p.name not in _BEGUN and p.name != _FORKING]:
                 shutil.rmtree(left) if left.is_dir() else left.unlink()
             (path / _FORKING).unlink()
-        write_durable(path / "meta.json", json.dumps(_meta(command), indent=1).encode())
+        replace_durable(path / "meta.json", json.dumps(_meta(command), indent=1).encode())
         run.write_status("running", {"step": 0, "steps": config.steps})
         return run
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from roboloop.core.errors import DataError, DiskFull
+from roboloop.core.errors import DataError, DiskError
 from roboloop.core.files import disk_errors, sync_directory
 from roboloop.core.types import State
 
@@ -64,7 +64,7 @@ class JsonlLog:
             with disk_errors(str(self.path)):
                 while rest:
                     rest = rest[self._file.write(rest) or 0 :]
-        except (OSError, DiskFull):
+        except (OSError, DiskError):
             self._file.truncate(self._offset)
             raise
         self._offset += len(line)

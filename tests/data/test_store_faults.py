@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from roboloop.core.errors import DataError, DiskFull
+from roboloop.core.errors import DataError, DiskError
 from roboloop.data.dataset import Dataset
 from roboloop.data.store import StoreWriter
 from roboloop.data.verify import faults
@@ -176,7 +176,7 @@ def test_a_full_disk_is_one_line_and_writing_goes_on_when_there_is_room(tmp_path
         ballast.write_bytes(bytes(600_000))
         with StoreWriter(disk / "data", schema_of("pictures"), shard_bytes=100_000) as writer:
             number = 0
-            with pytest.raises(DiskFull, match="all committed episodes are intact"):  # noqa: PT012 - when is not known
+            with pytest.raises(DiskError, match="all committed episodes are intact"):  # noqa: PT012 - when is not known
                 while True:
                     writer.append(*episode_of(number, kind="pictures"))
                     writer.commit()
@@ -214,7 +214,7 @@ def test_a_write_that_fails_anywhere_leaves_a_sound_dataset(tmp_path, monkeypatc
                 writer.append(*episode_of(number))
                 done.append(number)
                 writer.commit()
-            except DiskFull:
+            except DiskError:
                 pass
     assert numbers_in(Dataset.open(tmp_path)) == done
     assert list(faults(Dataset.open(tmp_path))) == []

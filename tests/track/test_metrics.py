@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from roboloop.core.errors import DataError, DiskFull
+from roboloop.core.errors import DataError, DiskError
 from roboloop.track.metrics import JsonlLog, Meter
 from roboloop.track.read import read_jsonl
 
@@ -92,7 +92,7 @@ def test_a_full_disk_leaves_the_last_whole_line(tmp_path: Path) -> None:
             real.truncate(offset)
 
     log._file = Full()  # type: ignore[assignment]
-    with pytest.raises(DiskFull, match=r"m\.jsonl"):
+    with pytest.raises(DiskError, match=r"m\.jsonl"):
         log.write({"step": 2})
     assert log.path.read_text() == '{"step": 1}\n'
 
