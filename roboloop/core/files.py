@@ -119,7 +119,7 @@ def _nesting(data: bytes) -> int:
     return _deepest(_TEXT.sub(b"", data)) if depth > _NESTING else depth
 
 
-_TEXT = re.compile(rb'"(?:[^"\\\\]|\\\\.)*"', re.DOTALL)
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 
 def _deepest(data: bytes) -> int:
