@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roboloop.core.errors import DataError
+from roboloop.core.files import open_regular, parse_json
 
 STATES = ("running", "done", "failed", "stopped")
 AFTERWARDS = "eval.jsonl"
@@ -28,6 +29,8 @@ LAUNCH = "launch"
 """Folder of a launcher in a run directory."""
 _STALE_S = 600.0  # a process of another host cannot be asked; this long without a sign and it counts as lost
 _CLOCK_SLACK_S = 60.0
+_LONGEST_LINE = 16 << 20
+_BRACKETS = 100
 
 
 @dataclass(frozen=True)
@@ -95,25 +98,41 @@ def read_run(path: Path) -> RunInfo:
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """Return the rows of a log, without a torn last line; a missing file has none."""
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
-    rows = []
-    # the last piece is what follows the last newline: nothing, or a line that was never finished
-    for number, line in enumerate(lines[:-1], start=1):
+    rows: list[dict[str, Any]] = []
+    torn = 0  # number of a line that is no JSON: a power cut can also leave a finished last line of zeros
+    for number, line in enumerate(lines_of(path), start=1):
+        if torn:
+            raise DataError(f"{path}: line {torn} is not JSON")
         try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            if number == len(lines) - 1:  # a power cut can also leave a finished line of zeros
-                break
-            raise DataError(f"{path}: line {number} is not JSON") from error
+            row = _row(line)
+        except (ValueError, RecursionError, DataError):
+            torn = number
+            continue
         if not isinstance(row, dict):
             raise DataError(f"{path}: line {number} is not a dict")
         rows.append(row)
     return rows
+
+
+def lines_of(path: Path) -> Iterator[bytes]:
+    """Yield the finished lines of a log, each of a bounded length; a missing file has none."""
+    try:
+        with open_regular(path) as file:
+            # what follows the last newline is nothing, or a line that was never finished
+            while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
+                yield line[:-1]
+            if len(line) >= _LONGEST_LINE:
+                raise DataError(f"{path}: a line has more than {_LONGEST_LINE >> 20} MB: not a log")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _row(line: bytes) -> Any:
+    # counting is much quicker than to look how deep they are, and hardly any line has so many
+    many = line.count(b"[") + line.count(b"{") > _BRACKETS
+    return parse_json(line, "line") if many else json.loads(line)
 
 
 def read_metrics(run: Path, keys: Sequence[str]) -> dict[str, Series]:
