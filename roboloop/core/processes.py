@@ -1,4 +1,4 @@
-"""What the processes of a run take, as the kernel counts it."""
+"""What the processes of a run take, and which of them lives and holds what, as the kernel says."""
 
 from __future__ import annotations
 
@@ -9,6 +9,68 @@ from collections.abc import Iterable
 from pathlib import Path
 
 PROC = Path("/proc")
+
+
+def boot_id() -> str:
+    """Return what distinguishes this boot of this machine from any other; empty where the system does not say."""
+    try:
+        return (PROC / "sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def process_alive(pid: int) -> bool:
+    """Say whether a process of this machine still runs; a zombie does not."""
+    if pid <= 0:
+        return False
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    fields = _stat(pid, PROC)
+    return not fields or fields[0] != "Z"
+
+
+def started_ticks(pid: int) -> int | None:
+    """Return when a process was started, in clock ticks since the boot, which no change of the clock moves."""
+    fields = _stat(pid, PROC)
+    return int(fields[19]) if fields else None
+
+
+def has_open(pid: int, path: Path) -> bool | None:
+    """Say whether a process has a file open under this name; None where there is no such file, or we may not look.
+
+    A lock file is open in the process that holds it. To try the lock would keep others from taking it meanwhile.
+    """
+    try:
+        wanted, folder = path.lstat(), path.parent.stat()
+        files = list((PROC / str(pid) / "fd").iterdir())
+    except (OSError, ValueError):
+        return None
+    return any(_is_open(file, wanted, folder) for file in files)
+
+
+def _is_open(file: Path, wanted: os.stat_result, folder: os.stat_result) -> bool:
+    try:
+        if not os.path.samestat(file.stat(), wanted):
+            return False
+        where = Path(os.readlink(file)).parent
+    except OSError:  # it has just been closed
+        return False
+    try:
+        return os.path.samestat(where.stat(), folder)  # a copy by hard links is the same file under another name
+    except OSError:  # of a container, which calls its folders otherwise
+        return True
+
+
+def _stat(pid: int, proc: Path) -> list[str]:
+    """Return the fields of /proc/PID/stat from the state on; the name before it may hold spaces and brackets."""
+    try:
+        return (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 def memory_bytes(pid: int, proc: Path = PROC) -> int | None:
@@ -29,8 +91,8 @@ def cpu_seconds(pids: Iterable[int], proc: Path = PROC) -> dict[int, float]:
     tick_hz = os.sysconf("SC_CLK_TCK")
     taken = {}
     for pid in pids:
-        with contextlib.suppress(OSError):  # it has just ended
-            fields = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        with contextlib.suppress(IndexError):  # it has just ended
+            fields = _stat(pid, proc)
             taken[pid] = (int(fields[11]) + int(fields[12])) / tick_hz
     return taken
 
@@ -40,11 +102,9 @@ def family(pid: int, proc: Path = PROC) -> list[int]:
     children: dict[int, list[int]] = defaultdict(list)
     for entry in proc.iterdir():
         if entry.name.isdecimal():
-            try:
-                fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            except OSError:  # it has just ended
-                continue
-            children[int(fields[1])].append(int(entry.name))
+            fields = _stat(int(entry.name), proc)
+            if fields:  # else it has just ended
+                children[int(fields[1])].append(int(entry.name))
     found = [pid]
     for each in found:  # grows while it is walked
         found += children[each]

@@ -6,8 +6,9 @@ import json
 import math
 import os
 import socket
+import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,7 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roboloop.core.errors import DataError
-from roboloop.core.files import open_regular, parse_json
+from roboloop.core.files import open_regular, parse_json, read_bytes, read_json
+from roboloop.core.processes import boot_id as boot_id
+from roboloop.core.processes import has_open, started_ticks
+from roboloop.core.processes import process_alive as process_alive
 
 STATES = ("running", "done", "failed", "stopped")
 AFTERWARDS = "eval.jsonl"
@@ -31,6 +35,9 @@ _STALE_S = 600.0  # a process of another host cannot be asked; this long without
 _CLOCK_SLACK_S = 60.0
 _LONGEST_LINE = 16 << 20
 _BRACKETS = 100
+_MOST_ENTRIES = 1_000_000
+_LINK_DEPTH, _MOST_LINKED = 4, 50_000
+"""What is looked at below a link: it may lead out of the folder of runs, to a whole disk."""
 
 
 @dataclass(frozen=True)
@@ -68,19 +75,22 @@ _NOTHING = Series(np.empty(0), np.empty(0))
 def find_runs(root: Path) -> list[RunInfo]:
     """Return every run under a root, an experiment, a task, or the run itself, sorted by name and seed."""
     infos = []
-    for path in _run_dirs(root, _DEPTH):
+    walk = _Walk()
+    for path in walk.runs(root):
         try:
             infos.append(read_run(path))
         except DataError as error:
             infos.append(RunInfo(path, *names_of(path), state="damaged", error=str(error)))
+    why = "too many files to look for runs"
+    infos += [RunInfo(path, *names_of(path), "damaged", error=f"{path}: {why}") for path in walk.unseen[:1]]
     return sorted(infos, key=lambda i: (i.experiment, i.task, -1 if i.seed is None else i.seed, str(i.path)))
 
 
 def read_run(path: Path) -> RunInfo:
     """Return what one run directory says of itself; a foreign or damaged one is a DataError."""
-    status = _read_status(path)
+    status = read_status(path)
     state = str(status["state"])
-    if state == "running" and _process_lost(status):
+    if state == "running" and _process_lost(path, status):
         state = "lost"
     return RunInfo(
         path,
@@ -157,91 +167,99 @@ def read_timing(run: Path, keys: Sequence[str] = ("wall_s",)) -> dict[str, Serie
     return {key: found.get(key, _NOTHING) for key in keys}
 
 
-def boot_id() -> str:
-    """Return what distinguishes this boot of this machine from any other; empty where the system does not say."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
-
-
-def process_alive(pid: int) -> bool:
-    """Say whether a process of this machine still runs; a zombie does not."""
-    if pid <= 0:
-        return False
-    try:
-        os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except (ProcessLookupError, OverflowError):
-        return False
-    fields = _proc_stat(pid)
-    return not fields or fields[0] != "Z"
-
-
-def _proc_stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on; the name before it may hold spaces and brackets."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def _started_unix_s(pid: int) -> float:
-    """Return when a process was started, or minus infinity where the system does not say."""
-    fields = _proc_stat(pid)
-    if not fields:
-        return -math.inf
-    uptime_s = float(Path("/proc/uptime").read_text().split()[0])
-    return time.time() - uptime_s + int(fields[19]) / os.sysconf("SC_CLK_TCK")
-
-
-def _process_lost(status: dict[str, Any]) -> bool:
+def _process_lost(path: Path, status: dict[str, Any]) -> bool:
     updated = _optional(status.get("updated_unix_s")) or 0.0
     if status.get("host") != socket.gethostname():
         return time.time() - updated > _STALE_S
     if status.get("boot_id") != boot_id():
         return True
     pid = int(_optional(status.get("pid")) or 0)
-    # a process younger than the run's last sign of life has only inherited its number
-    return not process_alive(pid) or _started_unix_s(pid) > updated + _CLOCK_SLACK_S
+    if not process_alive(pid):
+        return True
+    held = has_open(pid, path / "lock")
+    if held is not None:  # whoever works on a run holds its lock: clocks jump, and a copy names the original's process
+        return not held
+    said, really = status.get("started_ticks"), started_ticks(pid)
+    if said is None or really is None:
+        return _started_unix_s(really) > updated + _CLOCK_SLACK_S
+    return bool(said != really)  # another process has only inherited the number
 
 
-def _read_status(path: Path) -> dict[str, Any]:
-    try:
-        status = json.loads((path / "status.json").read_bytes())
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: not a run directory (no status.json)") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path}: status.json cannot be read") from error
+def _started_unix_s(ticks: int | None) -> float:
+    """Return when a process was started, or minus infinity where the system does not say."""
+    if ticks is None:
+        return -math.inf
+    uptime_s = float(Path("/proc/uptime").read_text().split()[0])
+    return time.time() - uptime_s + ticks / os.sysconf("SC_CLK_TCK")
+
+
+def read_status(path: Path) -> dict[str, Any]:
+    """Return the status of a run, as it was written; what is none is a DataError."""
+    file = path / "status.json"
+    if not os.path.lexists(file):
+        raise DataError(f"{path}: not a run directory (no status.json)")
+    status = read_json(file)
     if not isinstance(status, dict) or status.get("state") not in STATES:
         raise DataError(f"{path}: status.json is not a run's status")
-    if not all(isinstance(status.get(key), int) and _optional(status[key]) is not None for key in ("step", "steps")):
+    if not all(type(status.get(key)) is int and _optional(status[key]) is not None for key in ("step", "steps")):
         raise DataError(f"{path}: status.json does not say the step")
     return status
 
 
+def _is_run(path: Path) -> bool:
+    """Say whether anything stands where a run has a file: a FIFO or a link there makes it a damaged one."""
+    return any(_stands(path / marker) for marker in _MARKERS)
+
+
+def _stands(path: Path) -> bool:
+    try:
+        return not stat.S_ISDIR(path.lstat().st_mode)
+    except (OSError, ValueError):
+        return False
+
+
 def _require_run(path: Path) -> None:
-    if not any((path / marker).is_file() for marker in _MARKERS):
+    if not _is_run(path):
         raise DataError(f"{path}: not a run directory")
 
 
-def _run_dirs(path: Path, depth: int) -> Iterator[Path]:
-    if path.name == LAUNCH and not (path / "status.json").is_file() and (path / "config.yaml").is_file():
-        return  # what a launcher keeps of a run that has not begun
-    if any((path / marker).is_file() for marker in _MARKERS):
-        yield path
-    elif depth:
-        for child in _children(path):
-            if not (child.is_symlink() and path.resolve().is_relative_to(child.resolve())):  # a link to where we are in
-                yield from _run_dirs(child, depth - 1)
+class _Walk:
+    """A walk for runs, of a bounded length: a link may lead to all that there is."""
 
+    def __init__(self) -> None:
+        self._left = _MOST_ENTRIES
+        self.unseen: list[Path] = []
+        """Where there was more than is looked at."""
 
-def _children(path: Path) -> Iterable[Path]:
-    try:
-        return [child for child in path.iterdir() if child.is_dir() and not child.name.startswith(".")]
-    except OSError:  # no such root yet, or not ours to read
-        return []
+    def runs(self, path: Path, depth: int = _DEPTH, left: list[int] | None = None) -> Iterator[Path]:
+        """Yield the runs at or under a path; ``left`` is how much more is looked at below a link."""
+        if path.name == LAUNCH and not _stands(path / "status.json") and _stands(path / "config.yaml"):
+            return  # what a launcher keeps of a run that has not begun
+        if _is_run(path):
+            yield path
+        elif depth:
+            for child, is_link in self._children(path, left):
+                if not is_link:
+                    yield from self.runs(child, depth - 1, left)
+                elif not path.resolve().is_relative_to(child.resolve()):  # else a link to where we are in
+                    yield from self.runs(child, min(depth, _LINK_DEPTH) - 1, left or [_MOST_LINKED])
+
+    def _children(self, path: Path, left: list[int] | None) -> list[tuple[Path, bool]]:
+        found: list[tuple[Path, bool]] = []
+        try:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    self._left -= 1
+                    if left:
+                        left[0] -= 1
+                    if self._left < 0 or (left and left[0] < 0):
+                        self.unseen.append(path)
+                        break
+                    if not entry.name.startswith(".") and entry.is_dir():
+                        found.append((path / entry.name, entry.is_symlink()))
+        except OSError:  # no such root yet, or not ours to read
+            return []
+        return found
 
 
 def names_of(path: Path) -> tuple[str, str, int | None]:
@@ -255,10 +273,10 @@ def names_of(path: Path) -> tuple[str, str, int | None]:
 def _experiment(path: Path) -> str:
     """Return what the config says the experiment is called, without reading all of it; empty where it does not."""
     try:
-        with (path / "config.yaml").open() as file:
-            line = next((line for line in file if line.startswith("experiment:")), "")
-    except (OSError, UnicodeDecodeError):
+        text = read_bytes(path / "config.yaml").decode()
+    except (DataError, UnicodeDecodeError):
         return ""
+    line = next((line for line in text.splitlines() if line.startswith("experiment:")), "")
     return line.partition(":")[2].strip().strip("'\"")
 
 
