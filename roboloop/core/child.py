@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -18,6 +21,10 @@ from roboloop.core.wire import Channel
 DUMP_SIGNAL = signal.SIGUSR1
 START_S = 120.0
 """Longest time from a child's start to its first sign of life, imports and simulators included."""
+PIPE_S = 60.0
+"""Longest time that a message to or from a child, once begun, may stand still."""
+_KILL_S = 10.0
+"""Longest wait for the kernel to end a killed child: one that hangs in a device may never go."""
 _PR_SET_PDEATHSIG = 1
 _LOG_BYTES = 20_000
 
@@ -28,6 +35,7 @@ class Child:
     def __init__(self, name: str, target: str, fds: Sequence[int] = ()) -> None:
         self.name = name
         ours, theirs = Pipe()
+        _limit_waits(ours)
         self._log = os.memfd_create("roboloop-log", os.MFD_CLOEXEC)
         fixed = {
             "OMP_NUM_THREADS": "1",
@@ -57,13 +65,15 @@ class Child:
         try:
             code = self._process.wait(timeout=2.0)
         except subprocess.TimeoutExpired:
-            return "closed its pipe but still runs"
+            return f"takes and sends no more messages but still runs{innermost(self.where_it_hangs())}"
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         said = self._read_log()
         return how + (f"\n{said}" if said else "")
 
     def where_it_hangs(self) -> str:
         """Ask for the Python stack of every thread; works while the child waits in a system call or in C."""
+        if self._is_stopped():
+            return "it is stopped (SIGSTOP, or a debugger)"
         seen = len(self._read_log())
         self._process.send_signal(DUMP_SIGNAL)
         deadline_s = time.monotonic() + 1.0
@@ -71,6 +81,13 @@ class Child:
             time.sleep(0.02)
         time.sleep(0.05)
         return self._read_log()[seen:].strip()
+
+    def _is_stopped(self) -> bool:
+        try:
+            with open(f"/proc/{self.pid}/stat") as file:
+                return file.read().rsplit(")", 1)[1].split()[0] in "Tt"
+        except (OSError, IndexError):
+            return False
 
     def _read_log(self) -> str:
         return os.pread(self._log, _LOG_BYTES, 0).decode(errors="replace").strip()
@@ -95,7 +112,8 @@ class Child:
     def kill(self) -> None:
         """End it now."""
         self._process.kill()
-        self._process.wait()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=_KILL_S)
         self.channel.close()
 
     def _close_log(self) -> None:
@@ -106,6 +124,21 @@ class Child:
     def __del__(self) -> None:
         """Give the log's descriptor back."""
         self._close_log()
+
+
+def innermost(stack: str) -> str:
+    """Return where a stack of ``where_it_hangs`` is, as the end of a sentence; nothing if that is unknown."""
+    lines = [line.strip() for line in stack.splitlines()]
+    first = next((line for line in lines if line.startswith("File ")), lines[0] if lines else "")
+    return f": {first}" if first else ""
+
+
+def _limit_waits(connection: Connection[Any, Any]) -> None:
+    """Let each read and write of a pipe fail (BlockingIOError) that stands still for PIPE_S."""
+    span = struct.pack("ll", int(PIPE_S), int(PIPE_S % 1 * 1e6))
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
+            same.setsockopt(socket.SOL_SOCKET, option, span)
 
 
 def main() -> None:

@@ -70,8 +70,10 @@ class Evaluator:
     Of K tasks, lane and episode e are of task e mod K; episode n of each has the seed that episode n of one task has.
     """
 
-    def __init__(self, make_env: Callable[[int], Env], frame_stack: int, lanes: int) -> None:
-        self._make_env = make_env
+    def __init__(
+        self, make_env: Callable[[int], Env], frame_stack: int, lanes: int, beat: Callable[[], None] = lambda: None
+    ) -> None:
+        self._make_env, self._beat = make_env, beat
         self._frame_stack = frame_stack
         self._lanes = lanes
         self._envs: list[Env] = []
@@ -85,8 +87,7 @@ class Evaluator:
         tell: Callable[[str], None] = lambda said: None,
     ) -> Summary:
         """Evaluate; with ``out`` each finished episode is one line there, and lines already there are not run again."""
-        while len(self._envs) < self._lanes:
-            self._envs.append(self._make_env(len(self._envs)))
+        self.make_envs()
         header = {"plan": asdict(plan), "protocol": dict(self._envs[0].spec.protocol), **(about or {})}
         known = _known_episodes(out, header) if out else {}
         if out and not out.exists():
@@ -103,6 +104,12 @@ class Evaluator:
             for env in self._envs:
                 _hold(env)
         return summarise(list(rows.values()))
+
+    def make_envs(self) -> None:
+        """Make the simulators that are missing."""
+        while len(self._envs) < self._lanes:
+            self._envs.append(self._make_env(len(self._envs)))
+            self._beat()
 
     @property
     def _tasks(self) -> tuple[str, ...]:
@@ -144,9 +151,11 @@ class Evaluator:
         tally, deaths = {lane: _nothing_yet() for lane in running}, dict.fromkeys(running, 0)
         for lane, episode in running.items():
             stack.reset(lane, self._envs[lane].reset(self._seed(plan, episode)))
+            self._beat()
         for lane in set(range(self._lanes if self._tasks else 0)) - running.keys():
             # an idle lane too shows its task: which rows a head has must not depend on which episodes are to do
             stack.reset(lane, self._envs[lane].reset(0))
+            self._beat()
         while running:
             action, memory, *_ = policy.act(stack.stacked, memory, False, rng)
             raw_reward = np.zeros(self._lanes, np.float32)
@@ -175,6 +184,7 @@ class Evaluator:
     def _step(self, lane: int, action: Array, stack: FrameStack, tally: dict[str, float]) -> tuple[float, bool]:
         """Return the env's own reward, and whether the episode has ended."""
         obs, reward, terminated, truncated, info = self._envs[lane].step(action)
+        self._beat()
         stack.push(lane, obs)
         raw_reward = float(info.get("raw_reward", reward))
         tally["return"] += raw_reward
@@ -187,6 +197,7 @@ class Evaluator:
         """Replace a simulator that died."""
         self._envs[lane].close()
         self._envs[lane] = self._make_env(lane)
+        self._beat()
 
     def close(self) -> None:
         """Close the simulators."""

@@ -68,7 +68,11 @@ class Runner:
         self.pending: dict[str, Any] | None = None  # an evaluation in the background, and its result once it is there
         self.eval_plan = Plan(cfg.eval.episodes, cfg.eval.seed, VALIDATION)
         lanes = eval_lanes(cfg.env, cfg.eval.episodes)
-        self.background = BackgroundEvaluator(cfg.env, lanes, self.algo.policy) if cfg.eval.background else None
+        self.background = (
+            BackgroundEvaluator(cfg.env, lanes, self.algo.policy, cfg.sample.hang_s, progress.note)
+            if cfg.eval.background
+            else None
+        )
         self.observers = Observers(cfg.observers, cfg.observer_budget_s)
         self._stop = StopRequest()
         self._has_journal = False
