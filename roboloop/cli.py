@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from roboloop import __version__
 from roboloop.core.errors import ConfigError, UserError, nearest
+from roboloop.core.outlet import ended_quietly, go_on_unheard
 
 Verb = Callable[[list[str]], int]
 
@@ -165,6 +166,10 @@ VERBS: dict[str, tuple[Verb, str]] = {
 }
 
 
+LISTS = ("runs", "tail", "dash", "rig", "recipes", "envs", "bench", "doctor", "plot")
+"""Verbs that end when nobody reads what they print; all others do their work to its end."""
+
+
 def usage() -> str:
     """Return the help text."""
     width = max(map(len, VERBS))
@@ -188,23 +193,26 @@ def usage() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; what the user can mend is one line on stderr and exit code 2 (see the table for others)."""
     args = list(sys.argv[1:] if argv is None else argv)
-    if not args or args[0] in ("-h", "--help", "help"):
-        print(usage())
-        return 0
-    if args[0] == "--version":
-        print(__version__)
-        return 0
     try:
+        if not args or args[0] in ("-h", "--help", "help", "--version"):
+            print(__version__ if args[:1] == ["--version"] else usage(), flush=True)
+            return 0
         if args[0] not in VERBS:
             raise ConfigError(f"unknown verb {args[0]!r}{nearest(args[0], VERBS)}")
-        return VERBS[args[0]][0](args[1:])
+        if argv is None and args[0] not in LISTS:
+            go_on_unheard()
+        code = VERBS[args[0]][0](args[1:])
+        sys.stdout.flush()
+        return code
     except UserError as error:
         print(f"roboloop: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:  # outside training, which stops cleanly by itself
         return 130
     except BrokenPipeError:
-        return 0
+        if ended_quietly(sys.stdout):
+            return 0
+        raise  # of another pipe: a child's
 
 
 if __name__ == "__main__":
