@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from roboloop.core.config import override
@@ -51,6 +54,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.removeprefix("tests/").startswith(WALL_CLOCK):
             item.add_marker(pytest.mark.alone)
+
+
+@pytest.fixture(autouse=True)
+def as_if_it_were_the_first() -> None:
+    """Let no test draw other numbers, or compute on other threads, because of those that ran before it here."""
+    random.seed(0)
+    np.random.seed(0)  # the one that Meta-World and others draw from
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+        sys.modules["torch"].set_num_threads(1)
 
 
 @pytest.fixture

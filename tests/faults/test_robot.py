@@ -25,6 +25,7 @@ from roboloop.envs.robot import Command, ConnectionCut, ControllerStopped, Drive
 from roboloop.sample.buffers import Shape
 from roboloop.sample.group import GroupPlan
 from roboloop.sample.serial import SerialSampler
+from tests.own import is_alive, own_s
 from tests.rigs import first_fault
 from tests.sample.kit import LinearPolicy
 
@@ -61,14 +62,6 @@ def until(holds: Callable[[], bool], patience_s: float = LOADED_S) -> bool:
     return holds()
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 def test_the_expert_reaches_its_goal_on_the_wall_clock(rig: Callable[..., RigEnv]) -> None:
     env, expert = rig(done_on_success=True), scripted_policy("panda/reach")
     obs, ended, info = env.reset(0), False, {"success": 0.0}
@@ -94,11 +87,9 @@ def test_a_trainer_with_a_thousand_open_files_reads_its_robot_too(rig: Callable[
 def test_states_and_pictures_come_by_themselves_with_their_own_times(rig: Callable[..., RigEnv]) -> None:
     robot = driver(rig())
     robot.connect()
-    arm, camera, longest_read_s, end_s = set(), set(), 0.0, time.monotonic() + 1.0
+    arm, camera, end_s = set(), set(), time.monotonic() + 1.0
     while time.monotonic() < end_s:
-        asked_s = time.perf_counter()
         reading = robot.read()
-        longest_read_s = max(longest_read_s, time.perf_counter() - asked_s)
         arm.add(reading.arm_time_s)
         camera.add(reading.camera_time_s)
         assert reading.arm_time_s <= robot.now_s()
@@ -141,9 +132,9 @@ def test_a_killed_driver_is_named_within_a_tick_and_can_be_started_again(rig: Ca
     robot = driver(env)
     pid = robot.pid
     os.kill(pid, signal.SIGKILL)
-    killed_s = time.monotonic()
+    killed_s = own_s()
     fault = first_fault(robot)
-    assert time.monotonic() - killed_s < TICK_S + 0.5  # a busy machine schedules our thread late
+    assert own_s() - killed_s < TICK_S + 0.5  # the driver ends a little later on a busy machine
     assert isinstance(fault, DriverDied)
     assert f"pid {pid}) was killed by SIGKILL" in str(fault)
     with pytest.raises(DriverDied):
@@ -175,9 +166,9 @@ def test_a_frozen_driver_does_not_block_us_and_is_taken_for_dead(rig: Callable[.
     os.kill(robot.pid, signal.SIGSTOP)
     try:
         time.sleep(0.7)
-        asked_s = time.perf_counter()
+        asked_s = own_s()
         robot.read()
-        assert time.perf_counter() - asked_s < 0.1
+        assert own_s() - asked_s < 0.1
         with pytest.raises(DriverDied, match="said nothing"):
             env.observe()
         with pytest.raises(DriverDied, match="gave no answer"):

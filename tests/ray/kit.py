@@ -5,14 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
 from roboloop.core.cluster import LOOPBACK, LOOPBACK_ONLY
 from roboloop.core.processes import family
+from tests.own import listening
 
-os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", LOOPBACK_ONLY: "0"}
+os.environ |= {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    LOOPBACK_ONLY: "0",
+    "RAY_worker_niceness": "0",  # 15 otherwise: whoever else computes would starve our workers
+    "RAY_memory_monitor_refresh_ms": "0",  # what others take of the memory is no reason to kill our workers
+}
 ray = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 
 LOOPBACKS = ("0100007F", "0" * 24 + "01000000", "0" * 16 + "FFFF00000100007F")
@@ -65,15 +70,6 @@ class Cluster:
 
 
 def listens_only_on_loopback(pids: set[int]) -> bool:
-    """Say whether none of these processes can be reached from another machine."""
-    inodes = set()
-    for pid in pids:
-        for fd in Path(f"/proc/{pid}/fd").iterdir():
-            target = os.readlink(fd) if fd.is_symlink() else ""
-            inodes |= {target[8:-1]} if target.startswith("socket:[") else set()
-    for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
-            words = line.split()
-            if words[3] == "0A" and words[9] in inodes and not words[1].startswith(LOOPBACKS):
-                return False
-    return True
+    """Say whether these processes listen, and none of them can be reached from another machine."""
+    addresses = {address for address, _ in listening(pids)}
+    return bool(addresses) and addresses <= set(LOOPBACKS)

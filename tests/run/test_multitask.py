@@ -124,7 +124,7 @@ def test_each_task_is_evaluated_on_the_goals_of_its_own_evaluation():
 def test_recorded_episodes_know_their_task(tiny):
     from roboloop.data.dataset import Dataset
 
-    path = train(tiny(**changes(record={"keep": "all"})))
+    path = train(tiny(**changes(record={"keep": "all", "min_free_mb": 0})))
     table = Dataset.open(path / "dataset").table
     assert set(table["task"].tolist()) == {"point", "mirror"}
     assert all(task == ("point", "mirror")[env % 2] for task, env in zip(table["task"], table["env"], strict=True))

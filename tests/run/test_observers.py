@@ -5,6 +5,7 @@ import pytest
 
 from roboloop.core.errors import ConfigError
 from roboloop.run.observers import MAILBOX, Observers
+from tests.own import own_s
 
 
 class Watcher:
@@ -45,12 +46,15 @@ def test_an_observer_sees_the_events_it_has_methods_for():
 
 def test_a_slow_observer_never_delays_training_and_is_named_with_its_budget():
     observers = Observers([name(Sleeper)], 0.01)
-    begin_s = time.monotonic()
+    begin_s = own_s()
     for step in range(10 * MAILBOX):
         observers.post("on_episode", {"step": step})
-    assert time.monotonic() - begin_s < 1.0
-    time.sleep(0.1)
+    assert own_s() - begin_s < 1.0
     said = "\n".join(observers.said())
+    deadline_s = time.monotonic() + 60
+    while "took" not in said and time.monotonic() < deadline_s:  # the first of them is over in 0.05 s
+        time.sleep(0.01)
+        said += "\n".join(observers.said())
     assert "Sleeper.on_episode took" in said
     assert "budget is 0.01 s" in said
     assert "events dropped" in said

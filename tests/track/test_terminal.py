@@ -53,10 +53,10 @@ def test_a_terminal_gets_one_live_line_that_never_wraps(monkeypatch: pytest.Monk
 
 def test_too_many_calls_cost_next_to_nothing() -> None:
     progress = Progress(10_000, stream=io.StringIO())
-    start = time.perf_counter()
+    begin_s = time.thread_time()  # what others do meanwhile is not our cost
     for step in range(2000):
         progress.update(step, 0.5, 1.0, 1.0, 1.0, 1.0)
-    assert (time.perf_counter() - start) / 2000 < 50e-6
+    assert (time.thread_time() - begin_s) / 2000 < 50e-6
 
 
 def test_a_closed_pipe_does_not_end_the_training() -> None:
