@@ -21,12 +21,14 @@ import numpy as np
 import pytest
 
 from roboloop.core.errors import ConfigError
+from roboloop.core.processes import family
 from roboloop.envs import EnvConfig, make
 from roboloop.envs.panda.admission import token_path
 from roboloop.envs.panda.client import ProcessPanda
 from roboloop.envs.panda.config import FaultPlan, PandaConfig
 from roboloop.envs.registry import knock
 from roboloop.envs.robot import Command, ConnectionCut, DriverDied
+from tests.own import listening
 from tests.rigs import PATIENCE_S, Standing, first_fault
 
 pytestmark = pytest.mark.skipif(find_spec("pybullet_data") is None, reason="the extra panda is not installed")
@@ -54,9 +56,7 @@ def test_one_line_says_where_it_is_and_how_to_train_on_it(standing: Callable[...
 
 def test_only_this_machine_can_reach_it_and_only_its_user_can_read_the_token(standing: Callable[..., Standing]) -> None:
     rig = standing()
-    listening = Path(f"/proc/{rig.process.pid}/net/tcp").read_text()
-    assert f" 0100007F:{rig.port:04X} 00000000:0000 0A" in listening
-    assert f":{rig.port:04X} " not in Path(f"/proc/{rig.process.pid}/net/tcp6").read_text()
+    assert listening(family(rig.process.pid)) == {("0100007F", rig.port)}
     assert stat.S_IMODE(token_path(rig.port).stat().st_mode) == 0o600
 
 
@@ -185,10 +185,12 @@ def test_a_frozen_rig_is_named_and_taken_up_again_when_it_thaws(standing: Callab
 
 
 def test_nobody_there_is_one_line_that_says_how_to_start_a_rig(standing: Callable[..., Standing]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with pytest.raises(ConfigError, match=f"nobody answers on 127.0.0.1:{port} .* 'roboloop rig panda/reach --port"):
-        knock(config(f"127.0.0.1:{port}"))
+    with socket.socket() as taken:  # and nobody else may listen on it meanwhile
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        said = f"nobody answers on 127.0.0.1:{port} .* 'roboloop rig panda/reach --port"
+        with pytest.raises(ConfigError, match=said):
+            knock(config(f"127.0.0.1:{port}"))
 
 
 @pytest.mark.parametrize(
