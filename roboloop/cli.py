@@ -6,10 +6,13 @@ import sys
 from collections.abc import Callable, Sequence
 
 from roboloop import __version__
-from roboloop.core.errors import ConfigError, UserError, nearest
+from roboloop.core.errors import ConfigError, UserError, WorkerLost, nearest
 from roboloop.core.outlet import ended_quietly, go_on_unheard
+from roboloop.core.text import printable
 
 Verb = Callable[[list[str]], int]
+BREAKS: dict[type[UserError], str] = {WorkerLost: "\n"}
+"""Errors of more than one line: a lost process's own last words."""
 
 
 def _train(args: list[str]) -> int:
@@ -205,7 +208,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except UserError as error:
-        print(f"roboloop: {error}", file=sys.stderr)
+        print(f"roboloop: {printable(error, keep=BREAKS.get(type(error), ''))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:  # outside training, which stops cleanly by itself
         return 130

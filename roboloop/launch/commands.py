@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import shlex
+import os
 import signal
 import sys
 import time
@@ -12,13 +12,14 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from roboloop.core.cluster import SCHEME
 from roboloop.core.config import flag_names
 from roboloop.core.errors import ConfigError, DataError, nearest
-from roboloop.core.files import disk_errors
+from roboloop.core.files import disk_errors, open_regular
 from roboloop.core.options import Options
+from roboloop.core.text import printable
 from roboloop.launch import plan
 from roboloop.launch.control import end_launcher, is_left_running, told
 from roboloop.launch.engine import Engine, Local
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 HERE = "local"
 FILES = (".yaml", ".yml", ".json")
 _TAIL_S = 0.5
+_TAIL_BYTES = 16 << 20
 
 
 def sweep(args: list[str]) -> int:
@@ -63,7 +65,7 @@ def sweep(args: list[str]) -> int:
     on_gpu = any(config.device.startswith("cuda") for config in [wanted.base, *(run.config for run in runs)])
     engine, slots, room = _settle(known, on_gpu, len(runs) or known.trials)
     if known.dry_run:
-        print("\n".join(str(run.path) for run in runs) or "a search makes its runs up as it goes")
+        print("\n".join(printable(run.path) for run in runs) or "a search makes its runs up as it goes")
         print(room)
         engine.close()
         return 0
@@ -129,7 +131,7 @@ def stop(args: list[str]) -> int:
     for path in options.parse_args(args).runs:
         launchers = {sweep: found for sweep in plan.sweeps_at(path) if (found := plan.launcher_of(sweep))}
         for sweep, launcher in launchers.items():  # first, or they would start others
-            print(f"{sweep}: {end_launcher(sweep, launcher)}")
+            _tell(f"{sweep}: {end_launcher(sweep, launcher)}")
             left = left or not launcher.is_here
         if path in launchers:
             continue
@@ -141,7 +143,7 @@ def stop(args: list[str]) -> int:
             if job.path in planned and single and not job.is_done():
                 job.hold()  # of a sweep as a whole nothing is held: its command goes on with it
             ended = job.send(signal.SIGTERM)
-            print(f"{job}: {told(job, ended)}")
+            _tell(f"{job}: {told(job, ended)}")
             left = left or (not ended and is_left_running(job))
     return DataError.exit_code if left else 0
 
@@ -160,18 +162,17 @@ def requeue(args: list[str]) -> int:
             raise DataError(f"{path} {what}")
         for job in jobs:
             if job.is_done():
-                print(f"{job}: is done")
+                _tell(f"{job}: is done")
                 continue
             around = plan.sweep_of(job.path)
             assert around is not None
             if job.path.relative_to(around).parts[0] in over(around):
                 refused = True
-                print(f"{job}: its trial is over; a larger --trials asks for more")
+                _tell(f"{job}: its trial is over; a larger --trials asks for more")
                 continue
             job.requeue()
-            command = shlex.join(["roboloop", *plan.read(around)["command"]])
-            turn = "starts in its turn" if plan.launcher_of(around) else f"starts with: {command}"
-            print(f"{job}: {turn}")
+            turn = "starts in its turn" if plan.launcher_of(around) else f"starts with: {plan.command_of(around)}"
+            _tell(f"{job}: {turn}")
     return DataError.exit_code if refused else 0
 
 
@@ -183,19 +184,35 @@ def tail(args: list[str]) -> int:
     options.add_argument("--follow", action="store_true", help="and what it says from now on, until Ctrl-C")
     known = options.parse_args(args)
     job = Job(known.run)
-    file = job.log if job.log.exists() else known.run / "metrics.jsonl"  # one started by hand said it to its terminal
-    if not file.exists():
+    # one started by hand said it to its terminal
+    file = job.log if os.path.lexists(job.log) else known.run / "metrics.jsonl"
+    if not os.path.lexists(file):
         raise DataError(f"{known.run} has said nothing{'' if job.path.exists() else ': there is no such run'}")
-    with open(file, errors="replace") as log:
-        lines = log.readlines()
-        print("".join(lines[-known.lines :] if known.lines > 0 else []), end="", flush=True)
+    with open_regular(file) as log:
+        lines = _last_lines(log)
+        _pour(b"".join(lines[-known.lines :] if known.lines > 0 else []))
         try:
             while known.follow:
-                print(log.read(), end="", flush=True)
+                _pour(log.read(_TAIL_BYTES))
                 time.sleep(_TAIL_S)
         except KeyboardInterrupt:
             return 0
     return 0
+
+
+def _last_lines(log: BinaryIO) -> list[bytes]:
+    """Return the last lines of a log, and no more of it than is worth reading."""
+    log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
+    return log.read(_TAIL_BYTES).splitlines(keepends=True)
+
+
+def _pour(data: bytes) -> None:
+    """Print what a run said, as text: it may hold what a terminal would obey."""
+    print(printable(data.decode(errors="replace"), keep="\n\t"), end="", flush=True)
+
+
+def _tell(line: str) -> None:
+    print(printable(line))
 
 
 def _sweep_options() -> Options:
@@ -274,6 +291,6 @@ def _unknown(path: Path) -> Job:
 
 def _say(line: str) -> None:
     try:
-        print(line, flush=True)
+        print(printable(line), flush=True)
     except OSError:  # whoever read it has gone: the runs go on
         sys.stdout = open("/dev/null", "w")  # noqa: SIM115

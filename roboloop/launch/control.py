@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import signal
 from pathlib import Path
 
@@ -43,7 +42,10 @@ def end_launcher(sweep: Path, launcher: plan.LauncherAt) -> str:
     if not launcher.is_here:
         host = launcher.host or "a machine that its lock does not name"
         return f"its launcher is process {launcher.pid} on {host}; stop it there"
-    command = shlex.join(["roboloop", *plan.read(sweep)["command"]])
+    try:
+        command = plan.command_of(sweep)
+    except DataError:
+        command = "the command that it was started with"
     try:
         os.kill(launcher.pid, signal.SIGTERM)
     except OSError as error:  # it has just ended, or is another user's

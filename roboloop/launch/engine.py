@@ -16,6 +16,8 @@ from signal import Signals
 from typing import Any, Protocol
 
 from roboloop.core.config import override, to_dict
+from roboloop.core.errors import DataError
+from roboloop.core.files import read_bytes, replace_atomic
 from roboloop.launch.job import Job
 from roboloop.launch.slots import Slot
 from roboloop.launch.sweep import Planned
@@ -127,10 +129,15 @@ class Errand:
         """Describe a run; lay out a token beside its sweep, by which a machine knows that it sees the same storage."""
         assert job.planned is not None
         token = secrets.token_hex(8)
-        folder = job.folder
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / _SEEN).write_text(token)
+        replace_atomic(job.own_folder() / _SEEN, token.encode())
         return cls(str(job.path), to_dict(job.planned.config), os.getcwd(), token)
+
+
+def _sees(path: Path, token: str) -> bool:
+    try:
+        return read_bytes(path) == token.encode()
+    except DataError:
+        return False
 
 
 class Trial:
@@ -147,15 +154,14 @@ class Trial:
         if Path(told.cwd).is_dir():
             os.chdir(told.cwd)
         job = Job(Path(told.path))
-        seen = job.folder / _SEEN
-        if not seen.exists() or seen.read_text() != told.token:
+        if not _sees(job.folder / _SEEN, told.token):
             where = job.path if job.path.is_absolute() else Path(told.cwd) / job.path
             return {"error": f"{host} does not see {where}: runs in a cluster need storage that all its machines share"}
         config = override(Experiment(), told.config)
         job.planned = Planned("", config.seed, {}, config)
         said: list[str] = []
         slot = Slot(0, tuple(sorted(os.sched_getaffinity(0))), num_cores, gpu)
-        self._process = job.start(slot, said.append, through=("-m", LEASH, str(os.getpid())))
+        self._process = job.start(slot, said.append, through=("-P", "-m", LEASH, str(os.getpid())))
         self._job = job
         job.note(host=host)
         return {"host": host, "pid": self._process.pid if self._process else None}

@@ -28,17 +28,27 @@ from typing import IO, Any
 
 from roboloop.core.config import to_dict
 from roboloop.core.errors import DataError
-from roboloop.core.files import read_json, replace_atomic
+from roboloop.core.files import (
+    is_directory,
+    open_append,
+    open_regular,
+    own_directory,
+    read_json,
+    remove,
+    replace_atomic,
+)
+from roboloop.core.processes import has_open
 from roboloop.launch.slots import Slot, pinned
 from roboloop.launch.sweep import Planned, differences
 from roboloop.run.config import Experiment
 from roboloop.run.rundir import RunDir
-from roboloop.track.read import LAUNCH, RunInfo, boot_id, process_alive, read_run
+from roboloop.track.metrics import finite
+from roboloop.track.read import LAUNCH, RunInfo, boot_id, process_alive, read_run, read_status
 
 SLURM = "slurm"
 SIGNAL = "signal"
-ROBOLOOP = (sys.executable, "-m", "roboloop.cli")
-"""The command, whatever PATH says."""
+ROBOLOOP = (sys.executable, "-P", "-m", "roboloop.cli")
+"""The command, whatever PATH says; -P: a file of the working directory is no module."""
 EXISTS = 3
 """Exit code of whoever found somebody else at work on the run: it says nothing of the run."""
 _NO_PLACE = dict.fromkeys(("slot", "cpus", "gpu"))
@@ -71,8 +81,14 @@ class Job:
         except DataError:
             return None
 
+    def own_folder(self) -> Path:
+        """Return the folder, made if it is not there; a link in its place is refused."""
+        return own_directory(self.folder)
+
     def facts(self) -> dict[str, Any]:
         """Return what its last launcher noted; empty where there was none."""
+        if not is_directory(self.folder):
+            return {}
         try:
             facts = read_json(self.folder / "facts.json")
         except DataError:
@@ -81,28 +97,30 @@ class Job:
 
     def note(self, **facts: Any) -> None:
         """Note something."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        replace_atomic(self.folder / "facts.json", json.dumps({**self.facts(), **facts}).encode())
+        text = json.dumps(finite({**self.facts(), **facts}), allow_nan=False)
+        replace_atomic(self.own_folder() / "facts.json", text.encode())
 
     @property
     def pid(self) -> int | None:
         """The process of the run, if it is known and lives on this machine."""
         info, noted = self.info(), self.facts().get("pid")
         if info is not None and info.state == "running":  # its own word is the newest
-            with contextlib.suppress(DataError, KeyError, ValueError, TypeError):
-                status = read_json(self.path / "status.json")
+            with contextlib.suppress(DataError):
+                status = read_status(self.path)
                 # both, since containers of one machine share its boot and count processes each for itself
-                ours = (status["boot_id"], status["host"]) == (boot_id(), socket.gethostname())
-                return int(status["pid"]) if ours else None
-        return noted if isinstance(noted, int) and process_alive(noted) and self.is_locked() else None
+                ours = (status.get("boot_id"), status.get("host")) == (boot_id(), socket.gethostname())
+                return _holder(status.get("pid"), self.path / "lock") if ours else None
+        return _holder(noted, self.folder / "lock") if is_directory(self.folder) else None
 
     def host_elsewhere(self) -> str:
         """Return the machine that the run says it runs on, where that is not this one; empty otherwise."""
         info = self.info()
         if info is None or info.state != "running" or self.pid is not None:
             return ""
-        with contextlib.suppress(DataError, KeyError, TypeError):
-            return str(read_json(self.path / "status.json")["host"])
+        with contextlib.suppress(DataError):
+            status = read_status(self.path)
+            if (status.get("boot_id"), status.get("host")) != (boot_id(), socket.gethostname()):
+                return str(status.get("host") or "")
         return ""
 
     def is_live(self) -> bool:
@@ -122,24 +140,24 @@ class Job:
 
     def is_held(self) -> bool:
         """Say whether the user has stopped it."""
-        return (self.folder / "hold").exists()
+        return is_directory(self.folder) and os.path.lexists(self.folder / "hold")
 
     def hold(self) -> None:
         """Keep it from being started."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "hold").touch()
+        os.close(open_append(self.own_folder() / "hold"))
 
     def requeue(self) -> None:
         """Let it be started again, however often it failed."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "hold").unlink(missing_ok=True)
-        (self.folder / "requeue").touch()
+        remove(self.own_folder() / "hold")
+        os.close(open_append(self.folder / "requeue"))
 
     def take_requeue(self) -> bool:
         """Say whether it is to be started again, once."""
+        if not is_directory(self.folder):
+            return False
         try:
             (self.folder / "requeue").unlink()
-        except FileNotFoundError:
+        except OSError:
             return False
         return True
 
@@ -161,9 +179,8 @@ class Job:
         import yaml
 
         assert self.planned is not None
-        self.folder.mkdir(parents=True, exist_ok=True)
         config = yaml.safe_dump(to_dict(self.planned.config), sort_keys=False)
-        replace_atomic(self.folder / "config.yaml", config.encode())
+        replace_atomic(self.own_folder() / "config.yaml", config.encode())
         return self.spawn(self.command(), slot, warn, through)
 
     def spawn(
@@ -174,8 +191,8 @@ class Job:
         ``through`` are arguments of Python before the words of the command, for a program that becomes roboloop.
         """
         place = {"slot": slot.index, "cpus": slot.cpus, "gpu": slot.gpu} if slot else _NO_PLACE
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / "lock", "a") as lock, open(self.log, "ab") as log:
+        folder = self.own_folder()
+        with os.fdopen(open_append(folder / "lock"), "a") as lock, os.fdopen(open_append(self.log), "ab") as log:
             if not take(lock):
                 return None
             self.note(**place, pid=None, exit_code=None, why="", ended="", started_unix_s=time.time())
@@ -200,19 +217,23 @@ class Job:
         if pid is None:
             heard = (self.folder / SLURM).is_dir() and bool(self.host_elsewhere())
             if heard:  # such a job outlives its launcher, and looks here for as long as it lives
-                (self.folder / SIGNAL).write_text(str(int(number)))
+                self.leave(number)
             return heard
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
         return True
 
+    def leave(self, number: signal.Signals) -> None:
+        """Leave a signal for the machine of a Slurm job to hand on."""
+        replace_atomic(self.own_folder() / SIGNAL, str(int(number)).encode())
+
     def last_words(self) -> str:
         """Return the last line that the run said."""
         try:
-            with open(self.log, "rb") as log:
+            with open_regular(self.log) as log:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
                 lines = log.read().decode(errors="replace").split("\n")
-        except OSError:
+        except (OSError, DataError):
             return ""
         said = [line.strip() for line in lines if line.strip() and not line.startswith("$ ")]
         return said[-1] if said else ""
@@ -227,13 +248,18 @@ class Job:
     def is_locked(self) -> bool:
         """Say whether a started process lives: it holds the lock that it was born with."""
         try:
-            with open(self.folder / "lock") as lock:
+            with open_regular(self.folder / "lock") as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return False
         except BlockingIOError:
             return True
+        except (OSError, DataError):
+            return False
         return False
+
+
+def _holder(pid: Any, lock: Path) -> int | None:
+    """Return a process that a file names, if it lives and holds a lock: a copied file names the original's."""
+    return pid if isinstance(pid, int) and process_alive(pid) and has_open(pid, lock) else None
 
 
 def _flag(key: str, value: Any) -> list[str]:

@@ -6,6 +6,7 @@ disk: whoever starts the same sweep again skips what is done, adopts what still 
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import signal
 import time
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from roboloop.core.errors import DataError
 from roboloop.core.processes import memory_bytes
 from roboloop.core.stop import StopRequest
 from roboloop.launch.engine import Engine, Local, Started
@@ -190,7 +192,11 @@ class Launcher:
             if job.is_held():
                 self._rest(job, "held", "stopped by the user")
                 continue
-            process = self._engine.start(job, slot, self._warn)
+            try:
+                process = self._engine.start(job, slot, self._warn)
+            except DataError as error:  # its folder cannot be used: that is no reason to end the others
+                self._give_up(job, "failed", str(error))
+                continue
             self._active.append(Active(job, slot, process, time.monotonic()))
             if process and job not in self._first and len(self._first) < self._rules.fail_fast:
                 self._first.append(job)
@@ -258,7 +264,8 @@ class Launcher:
             self._again.clear()
 
     def _give_up(self, job: Job, state: str, why: str) -> None:
-        job.note(why=why, ended=state)
+        with contextlib.suppress(DataError):  # of a folder that cannot be used
+            job.note(why=why, ended=state)
         self._rest(job, state, why)
         self._supply.ended(job, state)
 

@@ -11,7 +11,7 @@ from roboloop.core.child import die_with
 def main() -> None:
     """Take the parent's process id, then the words after ``roboloop``."""
     die_with(int(sys.argv[1]))
-    os.execv(sys.executable, [sys.executable, "-m", "roboloop.cli", *sys.argv[2:]])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "roboloop.cli", *sys.argv[2:]])
 
 
 if __name__ == "__main__":

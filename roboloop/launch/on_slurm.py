@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+import os
+import shlex
 import signal
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from roboloop.core.errors import ConfigError, needs_extra
+from roboloop.core.errors import ConfigError, DataError, needs_extra
+from roboloop.core.files import own_directory, read_bytes, remove
 from roboloop.launch.engine import KILLED, Errand, Trial
 from roboloop.launch.job import EXISTS, SIGNAL, SLURM, Job
 from roboloop.launch.slots import Slot
@@ -31,6 +35,7 @@ class OnSlurm:
         with needs_extra("--on slurm", ("submitit",), "slurm"):
             import submitit
         self._submitit, self._partition, self.cores_per_run = submitit, partition, cores_per_run
+        os.environ["PYTHONSAFEPATH"] = "1"  # as -P, for what submitit starts: a file of this folder is no module
         time_min = math.ceil((timeout_s + _SPARE_S) / 60) if timeout_s else None
         self._needs: dict[str, Any] = {}
         if partition == TRY:
@@ -53,10 +58,10 @@ class OnSlurm:
         """Submit a run."""
         from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-        executor = self._executor(job.folder / SLURM)
+        executor = self._executor(own_directory(job.own_folder() / SLURM))
         about = {"job_name": f"roboloop-{job.path.name}", "gpus_per_node": int(job.on_gpu)}
         executor.update_parameters(**about, **self._needs)
-        (job.folder / SIGNAL).unlink(missing_ok=True)
+        remove(job.own_folder() / SIGNAL)
         job.note(exit_code=None, host=None)
         try:
             return SlurmRun(executor.submit(run_there, asdict(Errand.of(job)), self.cores_per_run), job)
@@ -69,8 +74,9 @@ class OnSlurm:
         return []
 
     def _executor(self, folder: Path) -> Any:
+        kind = self._submitit.LocalExecutor if self._partition == TRY else self._submitit.SlurmExecutor
         try:
-            return (self._submitit.LocalExecutor if self._partition == TRY else self._submitit.SlurmExecutor)(folder)
+            return kind(folder, python=f"{shlex.quote(sys.executable)} -P")
         except RuntimeError as error:
             raise ConfigError(f"--on slurm: {str(error).splitlines()[0]}") from None
 
@@ -107,8 +113,16 @@ class SlurmRun:
         """Leave the signal where the run's machine looks; a job that has not begun, or does not hear, is cancelled."""
         if self._job.facts().get("host") is None or number == signal.SIGKILL:
             self._submitted.cancel(check=False)
-        (self._job.folder / SIGNAL).write_text(str(int(number)))
+        self._job.leave(number)
         return True
+
+
+def _signal(wish: Path) -> int:
+    """Return the signal that a run is to get; what is none is a wish that it ends."""
+    try:
+        return signal.Signals(int(read_bytes(wish)))
+    except (DataError, ValueError):
+        return signal.SIGTERM
 
 
 def run_there(errand: dict[str, Any], num_cores: int) -> int:
@@ -127,9 +141,9 @@ def run_there(errand: dict[str, Any], num_cores: int) -> int:
         job.note(exit_code=EXISTS)
         return EXISTS
     while (code := trial.poll()) is None:
-        if wish.exists():
-            asked.append(int(wish.read_text() or 0))
-            wish.unlink(missing_ok=True)
+        if os.path.lexists(wish):
+            asked.append(_signal(wish))
+            remove(wish)
         while asked:
             trial.send(asked.pop() or signal.SIGTERM)
         time.sleep(_POLL_S)

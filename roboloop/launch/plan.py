@@ -5,16 +5,27 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import shlex
 import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from roboloop.core.errors import DataError
-from roboloop.core.files import make_directory, read_json, replace_atomic, take_lock
+from roboloop.core.files import (
+    is_directory,
+    make_directory,
+    open_regular,
+    own_directory,
+    read_json,
+    replace_atomic,
+    take_lock,
+)
 from roboloop.launch.job import Job
 from roboloop.launch.sweep import Planned
 from roboloop.track.read import SWEEP, boot_id
+
+_LOCK_BYTES = 1000
 
 
 class LauncherAt(NamedTuple):
@@ -34,7 +45,8 @@ class LauncherAt(NamedTuple):
 @contextlib.contextmanager
 def launching(sweep: Path) -> Iterator[None]:
     """Be the only launcher of a sweep."""
-    make_directory(sweep / SWEEP)
+    make_directory(sweep)
+    own_directory(sweep / SWEEP)
     with take_lock(sweep / SWEEP, "swept by", socket.gethostname(), boot_id()):
         yield
 
@@ -42,13 +54,13 @@ def launching(sweep: Path) -> Iterator[None]:
 def launcher_of(sweep: Path) -> LauncherAt | None:
     """Return who runs a sweep, if anybody does."""
     try:
-        with open(sweep / SWEEP / "lock") as lock:
+        with open_regular(sweep / SWEEP / "lock") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                pid, *where = lock.read().split()
+                pid, *where = lock.read(_LOCK_BYTES).decode().split()
                 return LauncherAt(int(pid), *[*where, ""][:2])
-    except (OSError, ValueError):
+    except (OSError, ValueError, DataError):
         pass
     return None
 
@@ -77,24 +89,36 @@ def read(sweep: Path) -> dict[str, Any]:
     return plan
 
 
+def command_of(sweep: Path) -> str:
+    """Return what a user types to go on with a sweep."""
+    command = read(sweep).get("command")
+    if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
+        raise DataError(f"{sweep / SWEEP / 'plan.json'} does not say how its sweep was started")
+    return shlex.join(["roboloop", *command])
+
+
 def planned_runs(root: Path) -> dict[Path, int]:
     """Return the runs of all sweeps at or under a root, or around it, and the steps each is to make."""
     found: dict[Path, int] = {}
     around = sweep_of(root / "x")
     for sweep in dict.fromkeys([*([around] if around else []), *sweeps_at(root)]):
-        with contextlib.suppress(DataError, KeyError, TypeError, ValueError):  # of a damaged plan nothing is known
-            found |= {sweep / str(row["path"]): int(row["steps"]) for row in read(sweep)["runs"]}
+        with contextlib.suppress(
+            DataError, KeyError, TypeError, ValueError, OverflowError
+        ):  # of a damaged plan nothing is known
+            rows = [(Path(str(row["path"])), int(row["steps"])) for row in read(sweep)["runs"]]
+            # a plan that came from elsewhere names no runs but those of its own folder
+            found |= {sweep / path: steps for path, steps in rows if not path.is_absolute() and ".." not in path.parts}
     return {path: steps for path, steps in found.items() if path == root or root in path.parents}
 
 
 def sweeps_at(root: Path) -> list[Path]:
     """Return the sweeps at a root or right under it."""
-    return [path.parent for path in [root / SWEEP, *sorted(root.glob(f"*/{SWEEP}"))] if path.is_dir()]
+    return [path.parent for path in [root / SWEEP, *sorted(root.glob(f"*/{SWEEP}"))] if is_directory(path)]
 
 
 def sweep_of(path: Path) -> Path | None:
     """Return the sweep that a run belongs to."""
-    return next((parent for parent in path.parents if (parent / SWEEP).is_dir()), None)
+    return next((parent for parent in path.parents if is_directory(parent / SWEEP)), None)
 
 
 def jobs_at(path: Path) -> list[Job]:

@@ -6,8 +6,10 @@ folder: a search that was killed goes on, its running trials too.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
+import os
 import time
 import warnings
 from collections import Counter, deque
@@ -21,6 +23,7 @@ from roboloop.core.rng import derive
 from roboloop.launch import plan
 from roboloop.launch.engine import Engine
 from roboloop.launch.job import Job
+from roboloop.launch.journal import journal_storage, mend
 from roboloop.launch.launcher import Launcher, Rules, conclude
 from roboloop.launch.slots import Slot
 from roboloop.launch.sweep import SCORE, Planned, Sweep, check_asked, check_existing, of_seed, planned
@@ -206,14 +209,12 @@ def open_study(sweep: Sweep) -> optuna.Study:
     """Open the journal of a search, or begin one; one with another question is refused."""
     with needs_extra("a search", ("optuna",), EXTRA):
         import optuna
-    from optuna.storages.journal import JournalFileBackend
-
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     journal = sweep.directory / SWEEP / JOURNAL
-    _mend(journal)
+    mend(journal)
     study = optuna.create_study(
         study_name=sweep.name,
-        storage=optuna.storages.JournalStorage(JournalFileBackend(str(journal))),
+        storage=journal_storage(journal),
         direction="maximize" if sweep.goal == "max" else "minimize",
         load_if_exists=True,
         pruner=optuna.pruners.MedianPruner(UNPRUNED_TRIALS, int(UNPRUNED_SHARE * sweep.base.steps)),
@@ -230,14 +231,12 @@ def open_study(sweep: Sweep) -> optuna.Study:
 def finished_trials(sweep: Path) -> set[str]:
     """Return the variants of a search that are judged, or failed; none where a sweep is no search."""
     journal = sweep / SWEEP / JOURNAL
-    if not journal.exists():
+    if not os.path.lexists(journal):
         return set()
     with needs_extra("a search", ("optuna",), EXTRA):
         import optuna
-    from optuna.storages.journal import JournalFileBackend
-
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    storage = optuna.storages.JournalStorage(JournalFileBackend(str(journal)))
+    storage = journal_storage(journal)
     try:
         study = optuna.load_study(study_name=sweep.resolve().name, storage=storage)
     except KeyError:  # killed before it had begun
@@ -313,10 +312,11 @@ def curve(run: Path, metric: str) -> list[tuple[int, float]]:
     found = []
     for row in rows:
         value = row.get(metric)
-        if metric == SCORE and row.get("eval/return") is not None:
-            value = score(row.get("eval/success"), row["eval/return"])
-        if value is not None:
-            found.append((int(row["step"]), float(value)))
+        with contextlib.suppress(TypeError):
+            if metric == SCORE and row.get("eval/return") is not None:
+                value = score(row.get("eval/success"), row["eval/return"])
+        with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):  # of a row that is none of ours
+            found += [(int(row["step"]), float(value))] if value is not None else []
     return found
 
 
@@ -376,15 +376,3 @@ def _about(sweep: Sweep) -> dict[str, Any]:
              "seeds": list(sweep.seeds), "base": base}  # fmt: skip
     plain: dict[str, Any] = json.loads(json.dumps(about))
     return plain
-
-
-def _mend(journal: Path) -> None:
-    """Cut a line that was never finished, and take away a lock that a killed search left: we are alone here."""
-    for lock in journal.parent.glob(f"{journal.name}.lock*"):
-        lock.unlink()
-    if journal.exists():
-        text = journal.read_bytes()
-        whole = text.rfind(b"\n") + 1
-        if whole < len(text):
-            with open(journal, "rb+") as file:
-                file.truncate(whole)

@@ -12,6 +12,7 @@ from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.options import Options
 from roboloop.core.processes import memory_bytes
 from roboloop.core.stop import StopRequest
+from roboloop.core.text import printable
 from roboloop.launch.job import Job
 from roboloop.launch.plan import planned_runs
 from roboloop.track.read import RunInfo, find_runs
@@ -94,14 +95,14 @@ def _cells(row: Row, root: Path) -> tuple[str, ...]:
     info = row.info or RunInfo(row.path, "", "", None, row.state)
     running = row.state == "running"
     return (
-        str(row.path.relative_to(root)) if row.path.is_relative_to(root) else str(row.path),
+        printable(row.path.relative_to(root) if row.path.is_relative_to(root) else row.path),
         row.state,
         f"{info.step}/{row.steps}",
         "-" if info.last_success is None else f"{info.last_success:.0%}",
         "-" if info.last_return is None else f"{info.last_return:.1f}",
         "-" if info.steps_per_s is None else f"{info.steps_per_s:.0f}",
         duration(info.eta_s) if running and info.eta_s is not None else "-",
-        "-" if row.slot is None else str(row.slot),
+        "-" if row.slot is None else printable(row.slot),
         "-" if row.memory_bytes is None else f"{row.memory_bytes / 1e6:.0f} MB",
     )
 
