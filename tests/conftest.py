@@ -38,6 +38,7 @@ WALL_CLOCK = (
     "envs/test_panda_rig",
     "faults/test_real_time",
     "faults/test_recorder",
+    "faults/test_rig_socket",
     "faults/test_robot",
     "launch/test_launcher.py::test_limits",
     "run/test_evaluate_robot",

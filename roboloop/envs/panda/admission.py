@@ -9,6 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from roboloop.core.errors import ConfigError
+from roboloop.core.files import open_regular
+
+_LONGEST = 100
+"""Bytes of a token's file: it holds 32."""
 
 
 def token_path(port: int) -> Path:
@@ -19,6 +23,12 @@ def token_path(port: int) -> Path:
     """
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "roboloop" / f"rig-{platform.node()}-{port}.token"
+
+
+def read_token(path: Path) -> str:
+    """Return a token; DataError, OSError or ValueError where there is none."""
+    with open_regular(path) as file:
+        return file.read(_LONGEST).decode()
 
 
 @contextlib.contextmanager

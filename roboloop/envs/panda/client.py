@@ -12,13 +12,17 @@ from typing import Any
 from roboloop.envs.panda.config import PandaConfig
 from roboloop.envs.panda.drivers import ANSWER_S, driver
 from roboloop.envs.panda.features import features
-from roboloop.envs.panda.link import Garbled, Unpacker, command_to_data, pack, reading_from_data
+from roboloop.envs.panda.link import Garbled, Unpacker, command_to_data, pack, reading_from_data, shown, whole_number
 from roboloop.envs.panda.tasks import TABLE
 from roboloop.envs.robot import Command, ConnectionCut, DriverDied, Reading, Robot, RobotFault
 
 SEND_S = 0.2
 DEATH_S = 0.05
 """When the line breaks, the driver is given so long to be found dead."""
+AT_ONCE = 1 << 23
+"""Bytes that are taken in at once: more than a minute of states."""
+AHEAD_S = 1.0
+"""A driver's clock is ours; what is further ahead of it is no time."""
 
 
 class ProcessPanda(Robot):
@@ -53,7 +57,7 @@ class ProcessPanda(Robot):
         """Take in what has arrived, or arrives within so long; it is understood when it is asked for."""
         assert self._socket is not None
         try:
-            while self._arrival.poll(patience_s * 1000.0):
+            while len(self._arrived) < AT_ONCE and self._arrival.poll(patience_s * 1000.0):
                 data = self._socket.recv(1 << 20)
                 if not data:
                     raise OSError("it was closed")
@@ -68,9 +72,20 @@ class ProcessPanda(Robot):
         try:
             message = self._unpacker.feed_for_newest(data)
             if message is not None:
-                self._newest, self._done = reading_from_data(message["reading"]), message["done"]
-        except (Garbled, KeyError, TypeError) as error:
+                self._take_over(message)
+        except Garbled as error:
             self._fault = self._why(str(error))
+
+    def _take_over(self, message: Any) -> None:
+        if not isinstance(message, dict):
+            raise Garbled("a message is a mapping")
+        if "refused" in message:
+            self._fault = ConnectionCut(f"the driver hung up: {shown(message['refused'])}")
+            return
+        reading = reading_from_data(message.get("reading"))
+        if reading.arm_time_s > self.now_s() + AHEAD_S:
+            raise Garbled("a reading has a time that has not come yet")
+        self._newest, self._done = reading, whole_number(message, "done")
 
     def _why(self, said: str) -> RobotFault:
         deadline_s = time.monotonic() + DEATH_S
@@ -86,8 +101,8 @@ class ProcessPanda(Robot):
                 self._driver.give_up()
                 raise DriverDied(f"the driver gave no answer in {ANSWER_S:g} s: {what}")
             self._receive(left_s)
+            self._understand()  # first: the last words may say why the line broke
             self._alive()
-            self._understand()
 
     def _alive(self) -> None:
         if self._fault is not None:
@@ -112,7 +127,9 @@ class ProcessPanda(Robot):
         try:
             self._socket.sendall(pack(message))
         except OSError as error:
-            self._fault = self._why(str(error))
+            self._receive(0.0)
+            self._understand()
+            self._fault = self._fault or self._why(str(error))
             raise self._fault from None
 
     def _tell(self, wish: str, **what: Any) -> int:

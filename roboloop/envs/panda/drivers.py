@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import secrets
 import socket
+import time
 from dataclasses import asdict
 from typing import Any, NamedTuple, Protocol
 
 from roboloop.core.child import START_S, Child
-from roboloop.core.errors import ConfigError
-from roboloop.envs.panda.admission import token_path
+from roboloop.core.errors import ConfigError, DataError
+from roboloop.envs.panda.admission import read_token, token_path
 from roboloop.envs.panda.config import PandaConfig
-from roboloop.envs.panda.link import HOST, Garbled, Unpacker, pack
+from roboloop.envs.panda.link import HOST, LONGEST, Garbled, Unpacker, pack, shown, whole_number
 from roboloop.envs.robot import ConnectionCut, DriverDied, RobotFault
 
 ANSWER_S = 5.0
 """Patience with what is answered, such as the start of the controller."""
 KNOCK_S = 0.05
+ATTEMPTS = 3
+"""A rig that is flooded with strangers may send one of us away among them."""
 
 
 class Line(NamedTuple):
@@ -110,7 +113,7 @@ class StandingDriver:
     def call(self) -> Line:
         """Reach it; one that was never there is the user's to mend, one that went away is a fault."""
         try:
-            line = self._let_in()
+            line = self._let_in(ATTEMPTS)
         except RobotFault as fault:
             if self._was_there:
                 raise
@@ -121,7 +124,7 @@ class StandingDriver:
         self._was_there = True
         return line
 
-    def _let_in(self) -> Line:
+    def _let_in(self, attempts: int) -> Line:
         try:
             connection = _dial(self.port)
         except OSError as error:
@@ -129,16 +132,19 @@ class StandingDriver:
             raise DriverDied(f"nobody answers on {self._where} ({error.strerror or error}); {start}") from None
         path = token_path(self.port)
         try:
-            token = path.read_text()  # each time: a rig that was started anew has another one
-        except (OSError, ValueError) as error:
+            token = read_token(path)  # each time: a rig that was started anew has another one
+        except (OSError, ValueError, DataError) as error:
             connection.close()
-            said = error.strerror if isinstance(error, OSError) else "not a token"
-            raise ConnectionCut(f"no token for what listens on {self._where}: {path}: {said}") from None
+            said = f"{path}: not a token" if isinstance(error, ValueError) else str(error)
+            said = f"{path}: {error.strerror}" if isinstance(error, OSError) else said
+            raise ConnectionCut(f"no token for what listens on {self._where}: {said}") from None
         try:
             return _introduce(connection, token)
         except TimeoutError:
             raise DriverDied(f"the rig on {self._where} gave no answer in {ANSWER_S:g} s") from None
         except ConnectionError:
+            if attempts > 1:
+                return self._let_in(attempts - 1)
             raise ConnectionCut(f"the rig on {self._where} does not take the token in {path}") from None
         except (OSError, Garbled) as error:
             raise ConnectionCut(f"what listens on {self._where} is no rig: {error}") from None
@@ -186,15 +192,18 @@ def _introduce(connection: socket.socket, token: str) -> Line:
 
 
 def _greeting(connection: socket.socket, token: str) -> tuple[Unpacker, str, int]:
-    unpacker = Unpacker()
+    unpacker, deadline_s = Unpacker(), time.monotonic() + ANSWER_S
     said: list[Any] = []
     connection.sendall(pack({"token": token}))
     while not said:
-        data = connection.recv(1 << 16)
+        if (left_s := deadline_s - time.monotonic()) <= 0:  # of all, not of each byte
+            raise TimeoutError
+        connection.settimeout(left_s)
+        data = connection.recv(LONGEST)
         if not data:
             raise ConnectionResetError("it hung up")
         said = unpacker.feed(data)
-    try:
-        return unpacker, str(said[0]["task"]), int(said[0]["pid"])
-    except (KeyError, TypeError):
-        raise Garbled("it does not say what it drives") from None
+    about = said[0]
+    if not isinstance(about, dict) or not isinstance(about.get("task"), str):
+        raise Garbled("it does not say what it drives")
+    return unpacker, shown(about["task"]), whole_number(about, "pid")
