@@ -66,11 +66,22 @@ def test_a_trained_run_records_beside_its_checkpoints_with_worker_processes(tmp_
     assert re.search(r"recorded: 4 episodes, \d+ steps, mean return [\d.]+, success not said, [\d.]+k?B", done.stdout)
 
 
+SOON_COMMITTED = """
+import sys
+from roboloop import cli
+from roboloop.run import record
+
+record.COMMIT_S = 0.2
+sys.exit(cli.main(sys.argv[1:]))
+"""
+"""``roboloop`` whose recordings need not be waited for."""
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_what_was_committed_when_it_was_stopped_is_a_dataset_that_can_be_gone_on_with(tmp_path, number):
     out = tmp_path / "a"
     flags = ["record", "tiny/point", "--random", "--out", str(out), "--episodes"]
-    command = [sys.executable, "-m", "roboloop.cli", *flags, "100000000"]
+    command = [sys.executable, "-c", SOON_COMMITTED, *flags, "100000000"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while process.poll() is None and not ((out / "index.log").exists() and (out / "index.log").stat().st_size):
         time.sleep(0.05)
