@@ -6,9 +6,10 @@ import sys
 from collections.abc import Callable, Sequence
 
 from roboloop import __version__
-from roboloop.core.errors import ConfigError, UserError, WorkerLost, nearest
+from roboloop.core.errors import ConfigError, DiskError, UserError, WorkerLost, nearest
 from roboloop.core.outlet import ended_quietly, go_on_unheard
 from roboloop.core.text import printable
+from roboloop.core.vouched import vouched
 
 Verb = Callable[[list[str]], int]
 BREAKS: dict[type[UserError], str] = {WorkerLost: "\n"}
@@ -185,17 +186,19 @@ def usage() -> str:
             "",
             *lines,
             "",
-            "exit codes: 0 done, 2 bad input, 3 run exists, 4 stopped by a signal, 5 disk full, 6 diverged,",
+            "exit codes: 0 done, 2 bad input, 3 run exists, 4 stopped by a signal, 5 disk full or failing, 6 diverged,",
             "            7 simulators broke too often, 8 fewer episodes than asked for,",
             "            9 an exported policy does not act as ours does: not written,",
             "            10 some runs of a sweep are not done",
+            "",
+            "--trust, with any verb: also use code and addresses that a run's or a dataset's own files name",
         ]
     )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; what the user can mend is one line on stderr and exit code 2 (see the table for others)."""
-    args = list(sys.argv[1:] if argv is None else argv)
+    args = vouched.take(sys.argv[1:] if argv is None else argv)
     try:
         if not args or args[0] in ("-h", "--help", "help", "--version"):
             print(__version__ if args[:1] == ["--version"] else usage(), flush=True)
@@ -216,6 +219,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         if ended_quietly(sys.stdout):
             return 0
         raise  # of another pipe: a child's
+    except OSError as error:
+        return _refused_by_system(error)
+
+
+def _refused_by_system(error: OSError) -> int:
+    """Say in one line what the operating system refused; a disk that is full or fails has an exit code of its own."""
+    from roboloop.core.files import DISK_FAULTS
+
+    fault = DISK_FAULTS.get(error.errno or 0)
+    what = f"{error.filename}: {error.strerror}" if error.filename is not None else str(error)
+    print(f"roboloop: {printable(f'{fault}: {what}' if fault else what)}", file=sys.stderr)
+    return DiskError.exit_code if fault else UserError.exit_code
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import json
 import re
 import sys
 import types
@@ -14,8 +13,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from roboloop.core.errors import ConfigError, nearest
+from roboloop.core.errors import ConfigError, DataError, nearest
+from roboloop.core.files import parse_json, read_bytes
 
+_MOST_BYTES = 4 << 20
+_MOST_VALUES = 100_000
+_MOST_DEPTH = 50
 _SWITCH_WORDS = {False: ("off", "no"), True: ("on", "yes")}
 
 T = TypeVar("T")
@@ -106,32 +109,53 @@ def _describe(hint: Any) -> str:
     return hint.__name__ if isinstance(hint, type) and typing.get_origin(hint) is None else str(hint)
 
 
-def read_file(path: Path) -> dict[str, Any]:
-    """Read a YAML or JSON mapping."""
-    import yaml
-
-    try:
-        text = path.read_text()
-    except FileNotFoundError:
+def read_file(path: Path, follow: bool = True) -> dict[str, Any]:
+    """Read a YAML or JSON mapping; ``follow`` links where the user named the file, not where it came with a run."""
+    if not path.exists():
         siblings = [p.name for p in path.parent.glob("*")] if path.parent.is_dir() else []
-        raise ConfigError(f"config file {path} does not exist{nearest(path.name, siblings)}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"config file {path} cannot be read: {error}") from None
+        raise ConfigError(f"config file {path} does not exist{nearest(path.name, siblings)}")
     try:
-        data = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-        json.dumps(data, default=str)  # a mapping that holds itself has no end
-    except (
-        ValueError,
-        TypeError,
-        RecursionError,
-        yaml.YAMLError,
-    ) as error:  # dates that there are not, keys that are lists
+        text = read_bytes(path, _MOST_BYTES, follow).decode()
+        data = parse_json(text.encode(), str(path)) if path.suffix == ".json" else parse_yaml(text)
+    except (DataError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config file {path} cannot be read: {error}") from None
+    except ValueError as error:
         raise ConfigError(f"config file {path} is not valid: {' '.join(str(error).split())}") from None
     if data is None:
         return {}
     if not isinstance(data, dict):
         raise ConfigError(f"config file {path} must hold keys and values, not {type(data).__name__}")
     return data
+
+
+def parse_yaml(text: str) -> Any:
+    """Return the value of a YAML text; a ValueError where it is none, or grows beyond all bounds by its aliases."""
+    import yaml
+
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _check_size(node, {}, 0)
+        return loader.construct_document(node)
+    except (yaml.YAMLError, RecursionError, TypeError) as error:  # the last of keys that are lists
+        raise ValueError(str(error)) from None
+    finally:
+        loader.dispose()
+
+
+def _check_size(node: Any, known: dict[int, int], depth: int) -> int:
+    """Return how many values a YAML node stands for when its aliases are written out; too many are a ValueError."""
+    if depth > _MOST_DEPTH:
+        raise ValueError(f"values are nested more than {_MOST_DEPTH} deep")  # or hold themselves
+    if id(node) not in known:
+        inner = node.value if isinstance(node.value, list) else []
+        parts = [part for each in inner for part in (each if isinstance(each, tuple) else (each,))]
+        known[id(node)] = 1 + sum(_check_size(part, known, depth + 1) for part in parts)
+    if known[id(node)] > _MOST_VALUES:
+        raise ValueError(f"aliases stand for more than {_MOST_VALUES:,} values")
+    return known[id(node)]
 
 
 def parse_flags(config: T, flags: Sequence[str], prog: str) -> T:

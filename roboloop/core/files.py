@@ -90,7 +90,7 @@ def read_bytes(path: Path, most: int = SMALL, follow: bool = False) -> bytes:
             size = os.fstat(file.fileno()).st_size
             if size > most:
                 raise DataError(f"{short(path)} has {size:,} bytes, more than the {most:,} that it may have")
-            return file.read(most)
+            return file.read(size)
     except FileNotFoundError:
         raise DataError(f"{short(path)} does not exist") from None
     except OSError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import struct
 import zlib
@@ -11,17 +12,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from roboloop.core.errors import DataError
-from roboloop.core.files import sync_directory
+from roboloop.core.files import make_directory, open_append, open_new, open_regular, own_directory, sync_directory
 from roboloop.core.types import Array
 from roboloop.data.packing import Notes, pack, unpack
 
 Record: TypeAlias = tuple[dict[str, Array], dict[str, Any]]
 _HEADER = struct.Struct("<4sQI")  # magic, payload bytes, crc32 chained over every record so far
 _MAGIC = b"RLJ1"
+_NAME = re.compile(r"seg-(\d{5,9})\.rlj")
 
 
 class Frontier(NamedTuple):
@@ -43,9 +46,10 @@ class Journal:
         self.directory = directory
         self._segment_bytes = segment_bytes
         self._at = at
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directory(directory)
         self._set_aside_beyond(at)
-        self._file = open(self._path(at.segment), "ab")  # noqa: SIM115 - lives as long as the journal
+        self._file = os.fdopen(open_append(self._path(at.segment)), "ab")
+        sync_directory(directory)
 
     def _path(self, segment: int) -> Path:
         return self.directory / f"seg-{segment:05d}.rlj"
@@ -53,16 +57,11 @@ class Journal:
     def _set_aside_beyond(self, at: Frontier) -> None:
         """Cut the files to the frontier; what lies beyond is robot time, so it is moved aside, never deleted."""
         aside = self.directory / "beyond"
-        for path in sorted(self.directory.glob("seg-*.rlj")):
-            segment = int(path.stem[4:])
+        for path, segment in _segments(self.directory):
             keep = at.offset if segment == at.segment else (0 if segment > at.segment else path.stat().st_size)
             if path.stat().st_size <= keep:
                 continue
-            aside.mkdir(exist_ok=True)
-            target = aside / f"{path.stem}-{len(list(aside.iterdir())):04d}.rlj"
-            with open(path, "rb") as source, open(target, "wb") as sink:
-                source.seek(keep)
-                shutil.copyfileobj(source, sink)
+            _copy_to_new(path, keep, own_directory(aside))
             if segment > at.segment:
                 path.unlink()
             else:
@@ -85,7 +84,7 @@ class Journal:
         self.commit()
         self._file.close()
         self._at = self._at._replace(segment=self._at.segment + 1, offset=0)
-        self._file = open(self._path(self._at.segment), "ab")  # noqa: SIM115
+        self._file = os.fdopen(open_append(self._path(self._at.segment)), "ab")
         sync_directory(self.directory)
 
     def commit(self) -> Frontier:
@@ -99,6 +98,25 @@ class Journal:
         self._file.close()
 
 
+def _segments(directory: Path) -> list[tuple[Path, int]]:
+    """Return the files of a journal in order; what a sync tool or a user put beside them is left alone."""
+    named = [(path, _NAME.fullmatch(path.name)) for path in sorted(directory.iterdir())]
+    return [(path, int(match[1])) for path, match in named if match]
+
+
+def _copy_to_new(path: Path, begin: int, aside: Path) -> None:
+    """Copy the end of a segment to a new file beside the journal, and make that durable."""
+    number = 0
+    while os.path.lexists(target := aside / f"{path.stem}-{number:04d}.rlj"):
+        number += 1
+    with open_regular(path) as source, os.fdopen(open_new(target), "wb") as sink:
+        source.seek(begin)
+        shutil.copyfileobj(source, sink)
+        sink.flush()
+        os.fsync(sink.fileno())
+    sync_directory(aside)
+
+
 def read(directory: Path, upto: Frontier) -> Iterator[Record]:
     """Yield all records before a frontier; a torn or altered one raises."""
     chain, records = 0, 0
@@ -108,8 +126,8 @@ def read(directory: Path, upto: Frontier) -> Iterator[Record]:
             if segment == upto.segment and upto.offset == 0:
                 return
             raise DataError(f"journal {path} is missing")
-        limit = upto.offset if segment == upto.segment else path.stat().st_size
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
+            limit = upto.offset if segment == upto.segment else os.fstat(file.fileno()).st_size
             while file.tell() < limit:
                 header = file.read(_HEADER.size)
                 if len(header) < _HEADER.size or header[:4] != _MAGIC:
@@ -120,8 +138,7 @@ def read(directory: Path, upto: Frontier) -> Iterator[Record]:
                 if len(payload) < size or chain != crc:
                     raise DataError(f"journal {path} is damaged at byte {file.tell()}: checksum differs")
                 records += 1
-                info, notes = _said(payload)
-                yield unpack(load_tensors(payload), notes), info
+                yield _record(payload, path)
     if (chain, records) != (upto.chain, upto.records):
         raise DataError(f"journal {directory} has {records} records, the checkpoint expects {upto.records}")
 
@@ -132,12 +149,21 @@ def copy(source: Path, target: Path, upto: Frontier) -> None:
     for segment in range(upto.segment + 1):
         name = f"seg-{segment:05d}.rlj"
         if (source / name).exists():
-            shutil.copyfile(source / name, target / name)
-            with open(target / name, "rb+") as file:
+            with open_regular(source / name) as old, os.fdopen(open_new(target / name), "wb") as new:
+                shutil.copyfileobj(old, new)
                 if segment == upto.segment:
-                    file.truncate(upto.offset)
-                os.fsync(file.fileno())
+                    new.truncate(upto.offset)
+                new.flush()
+                os.fsync(new.fileno())
     sync_directory(target)
+
+
+def _record(payload: bytes, path: Path) -> Record:
+    try:
+        info, notes = _said(payload)
+        return unpack(load_tensors(payload), notes), info
+    except (SafetensorError, LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise DataError(f"journal {path} is damaged: {type(error).__name__} {error}") from None
 
 
 def _said(payload: bytes) -> tuple[dict[str, Any], Notes]:

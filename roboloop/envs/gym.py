@@ -96,6 +96,8 @@ def _registered(task: str) -> str:
     """Return the id of ``module:Id`` after importing the module that registers it; a plain id as it is."""
     module, _, name = task.rpartition(":")
     if module:
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise ConfigError(f"env 'gym/{task}' cannot be made: {module!r} is no name of a module")
         try:
             importlib.import_module(module)
         except ModuleNotFoundError as error:

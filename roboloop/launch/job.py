@@ -241,7 +241,7 @@ class Job:
     def _config(self) -> Experiment | None:
         """Return the config that the run was begun with; none where it has not begun, or cannot be read."""
         try:
-            return RunDir.open(self.path).config
+            return RunDir.open(self.path, only_look=True).config
         except DataError:
             return None
 

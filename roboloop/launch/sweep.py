@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from roboloop.core.config import override, read_file, to_dict
 from roboloop.core.errors import ConfigError, nearest
 from roboloop.core.files import is_there
-from roboloop.run.commands import MAY_CHANGE, base_config, config_of
-from roboloop.run.config import Experiment
+from roboloop.run.commands import base_config, config_of
+from roboloop.run.config import MAY_CHANGE, Experiment
 from roboloop.run.rundir import RunDir, run_path
 from roboloop.track.summary import flatten
 
@@ -165,10 +165,10 @@ def check_existing(run: Planned) -> None:
     """Refuse a run that was begun with another config: it would be neither the old one nor the new one."""
     if not is_there(run.path / "config.yaml"):
         return
-    there = RunDir.open(run.path).config
+    there = RunDir.open(run.path, only_look=True).config
     for key, old, new in differences(there, run.config):
         shrunk = key == "steps" and new < old
-        if shrunk or not key.replace("_", "-").startswith(MAY_CHANGE):
+        if shrunk or not key.startswith(MAY_CHANGE):
             raise ConfigError(f"{run.path} has {key} {old!r}, the sweep says {new!r}: give it another --name")
 
 

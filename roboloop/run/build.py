@@ -25,7 +25,8 @@ from roboloop.data.replay import Replay
 from roboloop.data.rollouts import RolloutStore
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
-from roboloop.run import plan
+from roboloop.run import checkpoint, plan
+from roboloop.run.checkpoint import Checkpoint
 from roboloop.run.config import Experiment
 from roboloop.run.evaluate import Evaluator
 from roboloop.sample.board import Board
@@ -302,8 +303,13 @@ def make_recorder(cfg: Experiment, shape: Shape) -> Recorder | NoRecorder:
     return Recorder(cfg.record, source)
 
 
-def policy_of(cfg: Experiment, spec: EnvSpec, state: State) -> PortablePolicy:
-    """Return the policy of a saved state of the whole run."""
+def policy_of(cfg: Experiment, spec: EnvSpec, point: Checkpoint) -> PortablePolicy:
+    """Return the policy of a checkpoint."""
+    with checkpoint.fits(point.path):
+        return _policy_of(cfg, spec, point.state)
+
+
+def _policy_of(cfg: Experiment, spec: EnvSpec, state: State) -> PortablePolicy:
     from roboloop.algos import imitation, policy, ppo
 
     saved = state["algo"]["policy"]

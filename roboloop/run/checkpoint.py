@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
-import shutil
-from collections.abc import Callable, Collection, Iterator
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,14 +16,27 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from roboloop.core.errors import DataError, UserError
-from roboloop.core.files import read_json, sync_directory, write_durable
+from roboloop.core.errors import ConfigError, DataError, UserError
+from roboloop.core.files import (
+    is_directory,
+    make_directory,
+    open_regular,
+    read_bytes,
+    read_json,
+    remove,
+    sync_directory,
+    write_durable,
+)
+from roboloop.core.resources import free_memory_bytes
 from roboloop.core.state import join, split
 from roboloop.core.types import Array, State
 from roboloop.data.journal import Frontier
+from roboloop.track.metrics import Mark
 
 FORMAT = 2
 _TENSORS, _MANIFEST = "state.safetensors", "manifest.json"
+_NAME = re.compile(r"step-(\d{12,18})")
+_MOST_MANIFEST_BYTES = 256 << 20
 
 
 class Diverged(UserError):
@@ -38,8 +52,17 @@ class Checkpoint(NamedTuple):
     step: int
     state: State
     journal: Frontier
-    log_offsets: dict[str, int]
+    logs: dict[str, Mark]
     seconds: dict[str, float]
+    config: Mapping[str, Any]
+    """What the run was then, by config key (``run/config.py: identity``); empty in checkpoints of older versions."""
+
+    def check_config(self, now: Mapping[str, Any]) -> None:
+        """Refuse a run whose config is not the one that this checkpoint was made with."""
+        for key in now.keys() & self.config.keys():
+            if now[key] != self.config[key]:
+                made = f"{self.path.name} was made with {self.config[key]!r}"
+                raise ConfigError(f"{self.path.parents[1]}: config.yaml says {key} {now[key]!r}, but {made}")
 
 
 def save(directory: Path, checkpoint: Checkpoint) -> Path:
@@ -48,9 +71,9 @@ def save(directory: Path, checkpoint: Checkpoint) -> Path:
     _refuse_non_finite(tensors)
     final = directory / step_name(checkpoint.step)
     temporary = directory / f".tmp-{final.name}"
-    if temporary.exists():
-        shutil.rmtree(temporary)
-    temporary.mkdir(parents=True)
+    make_directory(directory)
+    remove(temporary)
+    temporary.mkdir()
     blob = save_tensors(tensors)
     write_durable(temporary / _TENSORS, blob)
     body = {
@@ -58,42 +81,94 @@ def save(directory: Path, checkpoint: Checkpoint) -> Path:
         "step": checkpoint.step,
         "files": {_TENSORS: hashlib.sha256(blob).hexdigest()},
         "journal": list(checkpoint.journal),
-        "log_offsets": checkpoint.log_offsets,
+        "log_offsets": {name: mark.offset for name, mark in checkpoint.logs.items()},
+        "log_checksums": {name: mark.chain for name, mark in checkpoint.logs.items()},
         "seconds": checkpoint.seconds,
+        "config": dict(checkpoint.config),
         "tree": tree,
     }
-    manifest = {"sha256": _digest(body), "body": body}
-    write_durable(temporary / _MANIFEST, json.dumps(manifest).encode())
+    _write_manifest(temporary, body)
     sync_directory(temporary)
     os.rename(temporary, final)
     sync_directory(directory)
     return final
 
 
+def copy(source: Checkpoint, directory: Path, config: Mapping[str, Any]) -> None:
+    """Write a checkpoint of another run with a config of its own."""
+    make_directory(directory)
+    temporary = directory / f".tmp-{source.path.name}"
+    remove(temporary)
+    temporary.mkdir()
+    write_durable(temporary / _TENSORS, _read_tensors(source.path))
+    body = {**_read_manifest(source.path), "config": dict(config)}
+    _write_manifest(temporary, body)
+    sync_directory(temporary)
+    os.rename(temporary, directory / source.path.name)
+    sync_directory(directory)
+
+
 def read(path: Path) -> Checkpoint:
     """Read one checkpoint and verify every byte of it."""
-    manifest = read_json(path / _MANIFEST)
-    try:
-        body, digest = manifest["body"], manifest["sha256"]
-        if _digest(body) != digest:
-            raise DataError(f"checkpoint {path} is damaged: {_MANIFEST} does not match its checksum")
+    with fits(path):
+        body = _read_manifest(path)
         if body["format"] != FORMAT:
             raise DataError(f"checkpoint {path} has format {body['format']}, this version reads {FORMAT}")
-        blob = (path / _TENSORS).read_bytes()
+        blob = _read_tensors(path)
         if hashlib.sha256(blob).hexdigest() != body["files"][_TENSORS]:
             raise DataError(f"checkpoint {path} is damaged: {_TENSORS} does not match its checksum")
         state = join(load_tensors(blob), body["tree"])
-        frontier = Frontier(*body["journal"])
-        return Checkpoint(path, body["step"], state, frontier, body["log_offsets"], body["seconds"])
-    except (KeyError, TypeError, OSError, SafetensorError) as error:
-        raise DataError(f"checkpoint {path} is damaged: {type(error).__name__} {error}") from None
+        if int(body["step"]) != int(path.name[5:]):
+            raise DataError(f"checkpoint {path} is damaged: it is of step {body['step']}")
+        frontier = Frontier(*map(int, body["journal"]))
+        sums = body.get("log_checksums", {})
+        logs = {name: Mark(int(offset), sums.get(name)) for name, offset in body["log_offsets"].items()}
+        seconds = {str(name): float(value) for name, value in body["seconds"].items()}
+        return Checkpoint(path, int(body["step"]), state, frontier, logs, seconds, dict(body.get("config", {})))
+
+
+@contextlib.contextmanager
+def fits(path: Path) -> Iterator[None]:
+    """Turn whatever the contents of a checkpoint break into one line: they are data, and may come from anywhere."""
+    try:
+        yield
+    except (
+        LookupError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError, AssertionError, MemoryError,
+        SafetensorError,
+    ) as error:  # fmt: skip
+        what = " ".join(str(error).split())[:_LONGEST_REASON]
+        raise DataError(f"checkpoint {path} does not fit: {type(error).__name__} {what}") from error
+
+
+_LONGEST_REASON = 300
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    manifest = read_json(path / _MANIFEST, _MOST_MANIFEST_BYTES)
+    body: dict[str, Any] = manifest["body"]
+    if _digest(body) != manifest["sha256"]:
+        raise DataError(f"checkpoint {path} is damaged: {_MANIFEST} does not match its checksum")
+    return body
+
+
+def _write_manifest(directory: Path, body: dict[str, Any]) -> None:
+    manifest = {"sha256": _digest(body), "body": body}
+    write_durable(directory / _MANIFEST, json.dumps(manifest).encode())
+
+
+def _read_tensors(path: Path) -> bytes:
+    with contextlib.suppress(FileNotFoundError), open_regular(path / _TENSORS) as file:
+        size, room = os.fstat(file.fileno()).st_size, free_memory_bytes()
+        if size > room:
+            raise DataError(f"checkpoint {path}: {_TENSORS} has {size:,} bytes, {room:,} bytes of memory are free")
+    return read_bytes(path / _TENSORS, most=1 << 62)
 
 
 def newest_first(directory: Path, tell: Callable[[str], None]) -> Iterator[Checkpoint]:
     """Yield the checkpoints that verify, newest first, and say which ones do not."""
-    for path in sorted(directory.glob("step-*"), reverse=True):
+    for step in reversed(steps(directory)):
         try:
-            yield read(path)
+            yield read(directory / step_name(step))
         except DataError as error:
             tell(f"{error}; trying the one before")
 
@@ -101,15 +176,17 @@ def newest_first(directory: Path, tell: Callable[[str], None]) -> Iterator[Check
 def at_step(directory: Path, step: int) -> Checkpoint:
     """Read the checkpoint of one step; say which there are if it does not exist."""
     path = directory / step_name(step)
-    if not path.is_dir():
+    if not is_directory(path):
         known = ", ".join(str(s) for s in steps(directory)) or "none"
         raise DataError(f"no checkpoint at step {step} in {directory}; there are: {known}")
     return read(path)
 
 
 def steps(directory: Path) -> list[int]:
-    """List the steps that have a checkpoint, oldest first."""
-    return sorted(int(p.name[5:]) for p in directory.glob("step-*"))
+    """List the steps that have a checkpoint, oldest first; copies under other names are nobody's."""
+    found = directory.iterdir() if is_directory(directory) else ()
+    named = [match for path in found if (match := _NAME.fullmatch(path.name)) and is_directory(path)]
+    return sorted(int(match[1]) for match in named if step_name(int(match[1])) == match[0])
 
 
 def prune(directory: Path, keep_last: int, keep: Collection[int]) -> None:
@@ -118,17 +195,20 @@ def prune(directory: Path, keep_last: int, keep: Collection[int]) -> None:
         if step not in keep:
             # a checkpoint is renamed before it is deleted, so that no half-deleted one is ever taken for whole
             doomed = directory / f".old-{step_name(step)}"
+            remove(doomed)
             os.rename(directory / step_name(step), doomed)
-            shutil.rmtree(doomed)
+            remove(doomed)
 
 
 def set_aside_after(directory: Path, step: int) -> None:
     """Move checkpoints that a resume did not use out of the way, and sweep up what a crash left half done."""
-    for path in [p for p in directory.glob("step-*") if int(p.name[5:]) > step]:
-        count = len(list(directory.glob("unused-*")))
-        os.rename(path, directory / f"unused-{count:03d}-{path.name}")
+    for unused in [each for each in steps(directory) if each > step]:
+        number = 0
+        while os.path.lexists(aside := directory / f"unused-{number:03d}-{step_name(unused)}"):
+            number += 1
+        os.rename(directory / step_name(unused), aside)
     for path in [*directory.glob(".tmp-step-*"), *directory.glob(".old-step-*")]:
-        shutil.rmtree(path)
+        remove(path)
 
 
 def step_name(step: int) -> str:

@@ -34,7 +34,8 @@ class Clock:
 
     def load(self, state: State) -> None:
         """Restore the counters."""
-        self.__dict__.update(state)
+        for name in self.state():
+            setattr(self, name, int(state[name]))
 
 
 class Stopwatch:

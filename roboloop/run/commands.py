@@ -14,20 +14,12 @@ from roboloop.core.config import flag_names, override, parse_flags, read_file, t
 from roboloop.core.errors import ConfigError, DataError, RunExists, nearest
 from roboloop.core.files import is_there
 from roboloop.core.options import Options
-from roboloop.run import recipes
+from roboloop.run import checkpoint, recipes, trust
 from roboloop.run.build import Parts, build
-from roboloop.run.config import Experiment
+from roboloop.run.config import MAY_CHANGE, Experiment
 from roboloop.run.rundir import RunDir, find_run, run_path
 
 STOPPED = 4
-MAY_CHANGE = (
-    "steps", "checkpoint.", "eval.stop-", "algo.processes", "algo.sac.processes", "algo.ppo.processes",
-    "sample.workers", "sample.on", "sample.address", "sample.worker-cpus", "sample.publish-every-s",
-    "sample.restarts", "sample.hang-s", "sample.worker-memory-mb", "sample.max-misses",
-    "sample.learner-hang-s", "observer", "tensorboard", "wandb", "record.budget-mb", "record.min-free-mb",
-    "record.ring-mb", "record.commit-s", "record.restarts", "env.panda.address",
-)  # fmt: skip
-"""What a resumed run may be given anew: nothing that changes the past or the next step."""
 
 
 def train(args: list[str]) -> int:
@@ -50,8 +42,9 @@ def train(args: list[str]) -> int:
     config.check()
     path = run_path(config)
     if known.resume == "" and is_there(path / "config.yaml"):
+        trust.vouch_for(config)
         run = RunDir.open(path, write=True)
-        if run.status()["state"] == "done":
+        if run.is_done:
             print(f"{path} is finished")
             return 0
         return _run(run, resume=True)
@@ -97,13 +90,12 @@ def _reopen(path: Path, flags: list[str]) -> RunDir:
             name = name.replace("no-", "", 1)  # as a switch is turned off
         if name not in flag_names(run.config):
             raise ConfigError(f"unknown option {flag}{nearest(name, flag_names(run.config))}")
-        if not name.startswith(MAY_CHANGE):
+        if not name.replace("-", "_").startswith(MAY_CHANGE):
             raise ConfigError(f"{flag} cannot change in a resumed run: --fork {path} --at STEP makes a new one")
     config = parse_flags(run.config, flags, "roboloop train --resume RUN")
     config.check()
-    status = run.status()
-    if status["state"] == "done" and config.steps <= status["step"]:
-        raise RunExists(f"{path} is finished at step {status['step']}: --resume {path} --steps MORE goes on")
+    if run.is_done and config.steps <= run.status()["step"]:
+        raise RunExists(f"{path} is finished at step {run.status()['step']}: --resume {path} --steps MORE goes on")
     if config != run.config:
         run.save_config(config)
     return run
@@ -121,8 +113,6 @@ def _closed_by_errors(parts: Parts) -> Iterator[None]:
 
 
 def _fork(source: Path, step: int | None, flags: list[str], args: list[str]) -> int:
-    from roboloop.run import checkpoint
-
     if step is None:
         raise ConfigError("--fork RUN needs --at STEP")
     old = RunDir.open(source)
@@ -136,7 +126,9 @@ def _fork(source: Path, step: int | None, flags: list[str], args: list[str]) -> 
     RunDir.free_path(config)
     parts = build(config)
     with _closed_by_errors(parts):  # what does not fit leaves no trace
-        parts.algo.load(checkpoint.at_step(old.checkpoints, step).state["algo"])
+        point = old.checkpoint_at(step)
+        with checkpoint.fits(point.path):
+            parts.algo.load(point.state["algo"])
     return _run(old.fork(config, step, ["train", *args]), resume=True, parts=parts)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from roboloop.algos.config import BCConfig, DTConfig, MTSACConfig, PPOConfig, SACConfig, SACSettings
 from roboloop.algos.dynamics_config import DynamicsConfig
@@ -20,17 +20,29 @@ from roboloop.algos.guided_config import (
 )
 from roboloop.algos.pick_config import PickConfig
 from roboloop.algos.refine_config import RefineConfig
+from roboloop.core.config import to_dict
 from roboloop.core.errors import ConfigError
 from roboloop.data.config import RecordConfig, ReplayConfig
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
 from roboloop.sample.config import SampleConfig
+from roboloop.track.summary import flatten
 
 AlgoConfig: TypeAlias = (
     SACConfig | MTSACConfig | PPOConfig | DTConfig | BCConfig
     | DACConfig | GAILConfig | LfGPConfig | VPACEConfig | SQILConfig | RCEConfig
     | DynamicsConfig | RefineConfig | PickConfig
 )  # fmt: skip
+
+
+MAY_CHANGE = (
+    "steps", "checkpoint.", "eval.stop_", "algo.processes", "algo.sac.processes", "algo.ppo.processes",
+    "sample.workers", "sample.on", "sample.address", "sample.worker_cpus", "sample.publish_every_s",
+    "sample.restarts", "sample.hang_s", "sample.worker_memory_mb", "sample.max_misses",
+    "sample.learner_hang_s", "observer", "tensorboard", "wandb", "record.budget_mb", "record.min_free_mb",
+    "record.ring_mb", "record.commit_s", "record.restarts", "env.panda.address",
+)  # fmt: skip
+"""Beginnings of the keys that a resumed run may be given anew: nothing that changes the past or the next step."""
 
 
 @dataclass(frozen=True)
@@ -265,3 +277,13 @@ class Experiment:
         if isinstance(self.algo, DynamicsConfig) and self.algo.max_lag and not columns == batch == self.env.num_envs:
             raise ConfigError("windows with lags look back on the rollout before: they need all envs in each, in order")
         algo.check_split(batch)
+
+
+def identity(config: Experiment) -> dict[str, Any]:
+    """Return by key all that a run is from its first step to its last, as JSON values."""
+    flat = flatten(to_dict(config))
+    # JSON has no infinity
+    plain = {
+        key: str(value) if isinstance(value, float) and math.isinf(value) else value for key, value in flat.items()
+    }
+    return {key: value for key, value in plain.items() if not key.startswith(MAY_CHANGE)}

@@ -18,6 +18,7 @@ from roboloop.core.types import Array, Env, Policy, RewardAware
 from roboloop.envs.env import SimulatorDied, counted
 from roboloop.envs.robot import Holding, RobotFault
 from roboloop.sample.stack import FrameStack
+from roboloop.track.metrics import JsonlLog, finite
 from roboloop.track.read import read_jsonl
 from roboloop.track.stats import bootstrap_interval, wilson_interval
 
@@ -90,19 +91,20 @@ class Evaluator:
         self.make_envs()
         header = {"plan": asdict(plan), "protocol": dict(self._envs[0].spec.protocol), **(about or {})}
         known = _known_episodes(out, header) if out else {}
-        if out and not out.exists():
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(json.dumps(header) + "\n")
+        log = JsonlLog(out) if out else None
+        if log and not log.mark().offset:
+            log.write(header)
         rows = dict(known)
         try:
             for row in self._missing(policy, plan, known, tell):
                 rows[row["episode"]] = row
-                if out:
-                    with open(out, "a") as file:
-                        file.write(json.dumps(row) + "\n")
+                if log:
+                    log.write(row)
         finally:
             for env in self._envs:
                 _hold(env)
+            if log:
+                log.close()
         return summarise(list(rows.values()))
 
     def make_envs(self) -> None:
@@ -244,17 +246,30 @@ def _summary(rows: Sequence[dict[str, Any]]) -> Summary:
 
 def _known_episodes(out: Path, header: dict[str, Any]) -> dict[int, dict[str, Any]]:
     """Return the finished episodes of an earlier, interrupted evaluation with the same header."""
-    if not out.exists():
-        return {}
     lines = read_jsonl(out)
-    if not lines:  # killed while the first line was written
-        out.unlink()
+    if not lines:  # none yet, or killed while the first line was written
         return {}
-    if lines[0] != json.loads(json.dumps(header)):
+    # a run may have been moved since; older versions wrote down where it was
+    if _without_place(lines[0]) != _without_place(json.loads(json.dumps(finite(header)))):
         raise DataError(f"{out} holds another evaluation: give this one its own --name")
-    # drop a torn last line, or the next one would be glued to it
-    out.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return {row["episode"]: row for row in lines[1:]}
+    try:
+        return {int(row["episode"]): _checked_row(row) for row in lines[1:]}
+    except (LookupError, TypeError, ValueError) as error:
+        raise DataError(f"{out} is damaged: {type(error).__name__} {error}") from None
+
+
+def _without_place(header: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in header.items() if key != "run"}
+
+
+def _checked_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row of an episode if it has what a summary needs."""
+    for name in ("return", "length"):
+        if not isinstance(row[name], int | float):
+            raise TypeError(f"{name} is {row[name]!r}")
+    if row["success"] is not None and not isinstance(row["success"], int | float):
+        raise TypeError(f"success is {row['success']!r}")
+    return row
 
 
 def _plain(tally: dict[str, float]) -> dict[str, Any]:

@@ -126,14 +126,13 @@ def _store(source: Source, target: Path, env_id: str | None, note: dict[str, Any
 @contextmanager
 def read_replay(path: str, env_id: str | None) -> Iterator[Source]:
     """Read the replay journal of a run, up to its newest sound checkpoint."""
-    from roboloop.run import checkpoint
     from roboloop.run.build import spec_of
     from roboloop.run.rundir import RunDir
 
     if env_id is not None:
         raise ConfigError("--env is not for format 'replay': the run says which environment it is of")
     run = RunDir.open(Path(path))
-    newest = next(checkpoint.newest_first(run.checkpoints, print), None)
+    newest = next(run.newest_checkpoints(print), None)
     if newest is None or not newest.journal.records:
         why = "has no checkpoint yet" if newest is None else "keeps no replay journal: record it with --record.keep"
         raise DataError(f"{path} {why}")

@@ -65,7 +65,7 @@ def _export_frozen(path: Path, which: str, out: Path, std: float | None) -> int:
         raise ConfigError(f"--frozen must end in {SUFFIX}, not {out.name!r}")
     run = RunDir.open(find_run(path))
     point = pick(run, which)
-    policy = build.policy_of(run.config, build.spec_of(run.config), point.state)
+    policy = build.policy_of(run.config, build.spec_of(run.config), point)
     about = {"algo": run.config.algo.name, "env": run.config.env.id, "checkpoint_step": point.step}
     frozen = freeze(policy, std, about)
     advice = "nothing is left of it; free space and try again"
@@ -109,7 +109,7 @@ def write_policy(run: RunDir, which: str, out: Path) -> dict[str, Any]:
     cfg, point = run.config, pick(run, which)
     env = registry.make(cfg.env, evaluation=True)
     try:
-        policy = build.policy_of(cfg, env.spec, point.state)
+        policy = build.policy_of(cfg, env.spec, point)
         model = onnx_model(policy)
         exported = OnnxPolicy(model)
         gap = largest_difference(policy, exported, env, cfg.env.frame_stack)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import threading
 import time
 import traceback
@@ -106,9 +107,9 @@ class Observers:
 
 
 def load(name: str) -> Any:
-    """Make the observer ``module:Class``; what cannot be used is said before training starts."""
-    module, colon, kind = name.partition(":")
-    if not colon:
+    """Make the observer ``module:Class``; what cannot be used is said before training starts, and is not called."""
+    module, _, kind = name.partition(":")
+    if not _NAME.fullmatch(name):
         raise ConfigError(f"an observer is named module:Class, not {name!r}")
     try:
         found = importlib.import_module(module)
@@ -116,7 +117,10 @@ def load(name: str) -> Any:
         raise ConfigError(f"observer {name!r} cannot be imported: {error}") from None
     if not hasattr(found, kind):
         raise ConfigError(f"observer {name!r}: {module} has no {kind!r}{nearest(kind, dir(found))}")
-    observer = getattr(found, kind)()
-    if not any(hasattr(observer, event) for event in EVENTS):
+    made = getattr(found, kind)
+    if not isinstance(made, type) or not any(hasattr(made, event) for event in EVENTS):
         raise ConfigError(f"observer {name!r} has none of the methods {', '.join(EVENTS)}")
-    return observer
+    return made()
+
+
+_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")

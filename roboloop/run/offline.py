@@ -21,6 +21,7 @@ from roboloop.data.index import SCHEMA
 from roboloop.data.journal import START, Frontier, Journal, Record
 from roboloop.data.windows import Windows
 from roboloop.nets.observations import Fields
+from roboloop.run import trust
 from roboloop.run.config import Experiment
 from roboloop.sample.unhurried import Unhurried
 
@@ -205,6 +206,7 @@ def env_of_dataset(name: str) -> dict[str, Any]:
         how = "roboloop record ENV --expert --task NAME records tasks of one, and a set such as metaworld/mt3 is one"
         raise DataError(f"{path} holds datasets of several environments ({', '.join(ids)}): {how}")
     schema = schemas[0]
+    trust.check_env(schema.env_id, path)
     return {**schema.source.get("env", {}), "id": schema.env_id, "frame_stack": 1}
 
 

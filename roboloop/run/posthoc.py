@@ -13,6 +13,7 @@ from roboloop.algos.pick_config import PickConfig
 from roboloop.core.config import override, parse_flags, to_dict
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.files import replace_atomic
+from roboloop.core.sealed import Chain
 from roboloop.core.tasks import forced_schedule
 from roboloop.core.types import Array, Env, Policy, PortablePolicy, RewardAware
 from roboloop.envs import registry
@@ -24,7 +25,7 @@ from roboloop.run.elsewhere import moved, name_of
 from roboloop.run.evaluate import TEST, Plan, Summary
 from roboloop.run.rundir import RunDir
 from roboloop.run.runner import describe
-from roboloop.track.metrics import finite
+from roboloop.track.metrics import finite, line_of
 from roboloop.track.read import AFTERWARDS
 from roboloop.track.terminal import table
 
@@ -119,8 +120,8 @@ class _Exam:
     def take(self, point: Checkpoint, name: str) -> tuple[PortablePolicy, Summary, Path]:
         """Return a checkpoint's policy, how it did, and where its episodes are."""
         run, target = self._run, self._wish.target
-        policy = build.policy_of(self._trained, self._spec, point.state)
-        about: dict[str, Any] = {"run": str(run.path), "checkpoint_step": point.step}
+        policy = build.policy_of(self._trained, self._spec, point)
+        about: dict[str, Any] = {"checkpoint_step": point.step}
         if self._wish.is_elsewhere:
             about["env"] = to_dict(self._cfg.env)
         if target is not None:
@@ -146,7 +147,7 @@ def _evaluate_all(run: RunDir, exam: _Exam, wish: Wish) -> None:
     lines = [("step", "success", "return")]
     for step in checkpoint.steps(run.checkpoints):
         try:
-            point = checkpoint.at_step(run.checkpoints, step)
+            point = run.checkpoint_at(step)
         except DataError as error:
             print(f"{error}; left out")
             continue
@@ -156,7 +157,8 @@ def _evaluate_all(run: RunDir, exam: _Exam, wish: Wish) -> None:
         success = "-" if math.isnan(summary.success) else f"{summary.success:.0%}"
         lines.append((str(step), success, f"{summary.episode_return:.1f}"))
         # after each: who evaluates on a robot for hours may look meanwhile
-        replace_atomic(out, "".join(json.dumps(finite(row)) + "\n" for row in rows).encode())
+        chain = Chain()
+        replace_atomic(out, b"".join(line_of(row, chain) for row in rows))
     if not rows:
         raise DataError(f"{run.path} has no checkpoint that verifies")
     print(f"{table(lines)}\nrows: {out}")
@@ -193,17 +195,18 @@ def picking_by(run: RunDir, way: str) -> Experiment:
 def pick(run: RunDir, which: str) -> Checkpoint:
     """Return the checkpoint called 'best', 'last' or by its step."""
     if which == "last" or which == "best":
-        for point in checkpoint.newest_first(run.checkpoints, print):
-            best = int(point.state["best"]["step"])
+        for point in run.newest_checkpoints(print):
+            with checkpoint.fits(point.path):
+                best = int(point.state["best"]["step"])
             if which == "best" and best < 0:
                 print(f"no checkpoint was evaluated in training: taking the last, of step {point.step}")
             if which == "best" and best in checkpoint.steps(run.checkpoints):
-                return checkpoint.at_step(run.checkpoints, best)
+                return run.checkpoint_at(best)
             return point
         raise DataError(f"{run.path} has no checkpoint that verifies")
     if not which.isdecimal():
         raise DataError(f"--checkpoint must be 'best', 'last' or a step, not {which!r}")
-    return checkpoint.at_step(run.checkpoints, int(which))
+    return run.checkpoint_at(int(which))
 
 
 def evaluate_expert(expert_id: str, episodes: int, seed: int, flags: Sequence[str] = ()) -> int:
@@ -224,7 +227,7 @@ def _report(summary: Summary, out: Path | None) -> None:
     if summary.by_task:
         print(table([("task", "success", "95 %", "return"), *(_task_line(*item) for item in summary.by_task.items())]))
     if out:
-        out.with_suffix(".summary.json").write_text(json.dumps(asdict(summary), indent=1))
+        replace_atomic(out.with_suffix(".summary.json"), json.dumps(finite(asdict(summary)), indent=1).encode())
         print(f"episodes: {out}")
 
 

@@ -224,7 +224,7 @@ def _as_trained(known: argparse.Namespace, flags: list[str]) -> Actor:
     point = pick(run, known.checkpoint or "best")
     cfg = moved(run.config, known.env, flags, "roboloop record RUN")
     spec = build.spec_of(cfg)
-    policy = build.policy_of(cfg, spec, point.state)
+    policy = build.policy_of(cfg, spec, point)
     if known.target is not None:
         policy = aimed_at(policy, known.target, run)
     if known.std is not None:

@@ -49,7 +49,7 @@ def _of_run(algo: RefineConfig) -> FrozenPolicy:
     if run.config.on_policy is None:
         raise DataError(f"algo.start {algo.start} trained {run.config.algo.name}: only an actor of PPO can be refined")
     point = pick(run, algo.start_checkpoint)
-    return freeze(policy_of(run.config, spec_of(run.config), point.state))
+    return freeze(policy_of(run.config, spec_of(run.config), point))
 
 
 def _guard(algo: RefineConfig, spec: EnvSpec, num_envs: int, seed: int) -> Guard:

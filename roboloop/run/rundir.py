@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
@@ -19,21 +19,32 @@ from roboloop.core.errors import ConfigError, DataError, RunExists, nearest
 from roboloop.core.files import (
     is_there,
     make_directory,
+    open_new,
+    open_regular,
+    read_bytes,
     read_json,
+    remove,
     replace_atomic,
     replace_durable,
     sync_directory,
     take_lock,
     write_durable,
 )
+from roboloop.core.sealed import check_text, seal_text
+from roboloop.data import journal
 from roboloop.envs.registry import task_name
-from roboloop.run.config import Experiment
+from roboloop.run import checkpoint, trust
+from roboloop.run.checkpoint import Checkpoint
+from roboloop.run.config import Experiment, identity
 from roboloop.track.read import boot_id, find_runs
 
 _PACKAGES = ("roboloop", "torch", "numpy", "gymnasium", "mujoco", "metaworld", "dm_control", "safetensors")
 _FORKING = "forking"
 """In a directory whose journal and checkpoints are copies that may not be whole: a new start clears them away."""
-_BEGUN = {"lock", "meta.json", "status.json", ".status.json.tmp", ".config.yaml.tmp", "launch"}
+_FOLDERS = ("checkpoints", "journal", "dataset", "recorded", "eval", "events", "plots", "videos", "launch")
+_ALWAYS = ("experiment", "seed", "steps", "env", "sample", "algo", "replay", "update", "eval", "checkpoint")
+"""Keys that the config of a run has had in every version."""
+_BEGUN = {"lock", "meta.json", "status.json", ".meta.json.tmp", ".status.json.tmp", ".config.yaml.tmp", "launch"}
 """All that is there of a run whose process was killed while it was created: nothing that could be lost.
 
 ``launch`` is made by whoever starts the run (``roboloop/launch/job.py``).
@@ -79,34 +90,41 @@ class RunDir:
         run = cls(path, config, take_lock(path, "running in"))
         if (path / _FORKING).exists():
             for left in [p for p in path.iterdir() if p.name not in _BEGUN and p.name != _FORKING]:
-                shutil.rmtree(left) if left.is_dir() else left.unlink()
-            (path / _FORKING).unlink()
+                remove(left)
+            remove(path / _FORKING)
         replace_durable(path / "meta.json", json.dumps(_meta(command), indent=1).encode())
         run.write_status("running", {"step": 0, "steps": config.steps})
         return run
 
     @classmethod
-    def open(cls, path: Path, write: bool = False) -> RunDir:
-        """Open an existing run, to read it or (with the lock) to go on with it."""
-        if not (path / "config.yaml").is_file():
+    def open(cls, path: Path, write: bool = False, only_look: bool = False) -> RunDir:
+        """Open an existing run, to read it or (with the lock) to go on with it.
+
+        A config that names code which nobody vouches for is refused, unless nothing of it will be made: ``only_look``.
+        """
+        if not is_there(path / "config.yaml"):
             siblings = [str(path.parent / p.name) for p in path.parent.iterdir()] if path.parent.is_dir() else []
             raise DataError(f"{path} is not a run directory{nearest(str(path), siblings)}")
+        for name in _FOLDERS:
+            if (path / name).is_symlink():
+                raise DataError(f"{path / name} is a symbolic link: it is not followed")
         try:
-            config = override(Experiment(), read_file(path / "config.yaml"))
+            config = _read_config(path / "config.yaml")
         except ConfigError as error:
             raise DataError(f"run directory {path} cannot be read: {error}") from None
+        if not only_look:
+            trust.check(config, path / "config.yaml")
         lock = take_lock(path, "running in") if write else None
         if write:
-            (path / _FORKING).unlink(missing_ok=True)  # a run is whole once it has a config
+            remove(path / _FORKING)  # a run is whole once it has a config
         return cls(path, config, lock)
 
     def save_config(self, config: Experiment) -> None:
-        """Write the resolved config."""
+        """Write the resolved config, sealed, so that what is not what was written is found."""
         import yaml
 
         self.config = config
-        replace_atomic(self.path / "config.yaml", yaml.safe_dump(to_dict(config), sort_keys=False).encode())
-        sync_directory(self.path)
+        replace_durable(self.path / "config.yaml", seal_text(yaml.safe_dump(to_dict(config), sort_keys=False)))
 
     def write_status(self, state: str, facts: dict[str, Any]) -> None:
         """Say how the run is doing, for ``roboloop runs`` and for whoever starts it again."""
@@ -122,30 +140,42 @@ class RunDir:
         replace_atomic(self.path / "status.json", json.dumps(status).encode())
 
     def status(self) -> dict[str, Any]:
-        """Return the last status written."""
-        status: dict[str, Any] = read_json(self.path / "status.json")
-        return status
+        """Return the last status written; nothing where it was lost, since a run goes on without it."""
+        try:
+            status = read_json(self.path / "status.json")
+        except DataError:
+            return {}
+        return status if isinstance(status, dict) else {}
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the run says that it reached the end that its config has."""
+        status = self.status()
+        step = status.get("step")
+        return status.get("state") == "done" and isinstance(step, int) and step >= self.config.steps
+
+    def checkpoint_at(self, step: int) -> Checkpoint:
+        """Read the checkpoint of one step."""
+        return self._checked(checkpoint.at_step(self.checkpoints, step))
+
+    def newest_checkpoints(self, tell: Callable[[str], None]) -> Iterator[Checkpoint]:
+        """Yield the checkpoints that verify, newest first, and say which ones do not."""
+        return map(self._checked, checkpoint.newest_first(self.checkpoints, tell))
+
+    def _checked(self, point: Checkpoint) -> Checkpoint:
+        point.check_config(identity(self.config))
+        return point
 
     def fork(self, config: Experiment, step: int, command: Sequence[str]) -> RunDir:
         """Make a new run that begins as this one was at a step, with its buffer and metrics as they were then."""
-        from roboloop.data import journal
-        from roboloop.run import checkpoint
-
-        source = checkpoint.at_step(self.checkpoints, step)
+        source = self.checkpoint_at(step)
         run = RunDir._begin(config, command)
         write_durable(run.path / _FORKING, b"")
         sync_directory(run.path)
         journal.copy(self.journal, run.journal, source.journal)
-        for name, offset in source.log_offsets.items():
-            write_durable(run.path / name, (self.path / name).read_bytes()[:offset])
-        run.checkpoints.mkdir()
-        temporary = run.checkpoints / f".tmp-{source.path.name}"
-        temporary.mkdir()
-        for file in source.path.iterdir():
-            write_durable(temporary / file.name, file.read_bytes())
-        sync_directory(temporary)
-        os.rename(temporary, run.checkpoints / source.path.name)
-        sync_directory(run.checkpoints)
+        for name in (self.metrics.name, self.timing.name):
+            _copy_log(self.path / name, run.path / name, source.logs[name].offset)
+        checkpoint.copy(source, run.checkpoints, identity(config))
         run.save_config(config)  # all is copied: from here on it is a run, and what it began as is found by a resume
         (run.path / _FORKING).unlink()
         return run
@@ -154,6 +184,30 @@ class RunDir:
         """Give up the lock."""
         if self._lock is not None:
             self._lock.close()
+
+
+def _read_config(path: Path) -> Experiment:
+    """Read the config of a run: no link, what was sealed, and not a part of it that defaults would fill up."""
+    try:
+        check_text(read_bytes(path))
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    data = read_file(path, follow=False)
+    config = override(Experiment(), data)
+    if missing := [name for name in _ALWAYS if name not in data]:
+        raise ConfigError(f"{path} is not whole: it has no key '{missing[0]}'")
+    return config
+
+
+def _copy_log(source: Path, target: Path, offset: int) -> None:
+    """Copy the beginning of a log; one that is shorter is copied as far as it goes."""
+    with contextlib.suppress(FileNotFoundError), open_regular(source) as old, os.fdopen(open_new(target), "wb") as new:
+        left = offset
+        while left and (data := old.read(min(left, 1 << 20))):
+            new.write(data)
+            left -= len(data)
+        new.flush()
+        os.fsync(new.fileno())
 
 
 def find_run(name: Path) -> Path:
@@ -170,13 +224,13 @@ def run_path(config: Experiment) -> Path:
 
 
 def _exists_message(path: Path) -> str:
-    state = read_json(path / "status.json").get("state", "unknown") if (path / "status.json").exists() else "unknown"
-    if state == "done":
-        return f"{path} is finished: use another --seed or --experiment, or --resume {path} --steps MORE to go on"
     try:
+        run = RunDir.open(path, only_look=True)
+        if run.is_done:
+            return f"{path} is finished: use another --seed or --experiment, or --resume {path} --steps MORE to go on"
         take_lock(path, "running in").close()
-    except RunExists as running:
-        return str(running)
+    except (DataError, RunExists) as error:
+        return str(error)
     return f"{path} exists and was interrupted: --resume {path} goes on from its last checkpoint"
 
 

@@ -23,6 +23,7 @@ from roboloop.run.background import BackgroundEvaluator
 from roboloop.run.build import Parts, eval_lanes
 from roboloop.run.checkpoint import Checkpoint
 from roboloop.run.clock import Clock, Stopwatch
+from roboloop.run.config import identity
 from roboloop.run.evaluate import VALIDATION, Plan, Summary
 from roboloop.run.observers import Observers
 from roboloop.run.rundir import RunDir
@@ -240,9 +241,10 @@ class Runner:
         frontier = self.store.commit()
         self.recorder.flush()
         self.metrics.sync()
-        offsets = {log.path.name: log.offset() for log in (self.metrics, self.timing)}
+        logs = {log.path.name: log.mark() for log in (self.metrics, self.timing)}
         self.watch.lap("log_s")
-        point = Checkpoint(self.run.path, self.clock.step, self.state(), frontier, offsets, self.watch.seconds)
+        seconds, config = self.watch.seconds, identity(self.cfg)
+        point = Checkpoint(self.run.path, self.clock.step, self.state(), frontier, logs, seconds, config)
         checkpoint.save(self.run.checkpoints, point)
         keep = {*self.milestones, int(self.best["step"]), *([self.pending["step"]] if self.pending else [])}
         checkpoint.prune(self.run.checkpoints, self.cfg.checkpoint.keep_last, keep)
@@ -264,14 +266,19 @@ class Runner:
 
     def resume(self, tell: Callable[[str], None]) -> int:
         """Load the newest checkpoint that verifies, journal included; return its step (0 = from the beginning)."""
-        for point in checkpoint.newest_first(self.run.checkpoints, tell):
+        for point in self.run.newest_checkpoints(tell):
             try:
-                records = journal_files.read(self.run.journal, point.journal)
-                self.store.load(point.state["store"], records)
+                self.metrics.check(point.logs[self.metrics.path.name])
+                with checkpoint.fits(point.path):
+                    records = journal_files.read(self.run.journal, point.journal)
+                    self.store.load(point.state["store"], records)
+                    self._load(point.state)
+                if self.clock.step != point.step:
+                    raise DataError(f"checkpoint {point.path} says that it is of step {self.clock.step}")
             except DataError as error:
                 tell(f"{error}; trying the checkpoint before")
                 continue
-            self._load(point)
+            self._go_on_from(point)
             return point.step
         if checkpoint.steps(self.run.checkpoints):
             raise DataError(f"no checkpoint in {self.run.checkpoints} verifies: the run cannot be resumed")
@@ -279,13 +286,20 @@ class Runner:
         self.timing.truncate(0)
         return 0
 
-    def _load(self, point: Checkpoint) -> None:
-        state = point.state
+    def _load(self, state: State) -> None:
         for name in STATEFUL:
             getattr(self, name).load(state[name])
-        self.milestones, self.best, self.last = state["milestones"], state["best"], state["last"]
-        self.streak, self.pending = state["streak"], state["pending"] if self.cfg.eval.episodes else None
+        self.milestones = [int(step) for step in state["milestones"]]
+        self.best = {"score": float(state["best"]["score"]), "step": int(state["best"]["step"])}
+        self.last = {name: value + 0 for name, value in state["last"].items()}
+        self.streak, self.pending = int(state["streak"]), state["pending"] if self.cfg.eval.episodes else None
         self.recorder.load(state.get("recorder", {}))
+        if self.pending is not None:
+            summary = self.pending["summary"]
+            self.pending = {"step": int(self.pending["step"]), "summary": summary and asdict(Summary(**summary))}
+
+    def _go_on_from(self, point: Checkpoint) -> None:
+        """Cut what came after a checkpoint, and begin again what was under way at it."""
         if self.pending is not None and self.pending["summary"] is None:
             if self.background is None:  # a fork may evaluate in the foreground what its parent began beside training
                 self.pending["summary"] = asdict(self.evaluator.run(self.algo.policy, self.eval_plan))
@@ -293,8 +307,8 @@ class Runner:
                 self.background.begin(self.algo.policy, self.eval_plan)
         checkpoint.set_aside_after(self.run.checkpoints, point.step)
         self._attach_journal(point)
-        self.metrics.truncate(point.log_offsets[self.metrics.path.name])
-        self.timing.truncate(point.log_offsets[self.timing.path.name])
+        self.metrics.truncate(point.logs[self.metrics.path.name].offset)
+        self.timing.cut(point.logs[self.timing.path.name].offset)
         for mirror in self.mirrors:
             mirror.rebuild(read_jsonl(self.run.metrics))
         self.watch.resume(point.seconds, self.clock)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Algorithm
-from roboloop.run import build
+from roboloop.run import build, checkpoint
 from roboloop.run.config import Experiment
 from roboloop.run.elsewhere import first_difference
 from roboloop.run.posthoc import pick
@@ -20,7 +20,9 @@ def take_over(algo: Algorithm, cfg: Experiment) -> None:
     run = RunDir.open(find_run(Path(cfg.start)))
     if misfit := _misfit(run.config, cfg):
         raise ConfigError(f"weights of {cfg.start} do not fit: {misfit}")
-    algo.load(pick(run, "last").state["algo"] | {"num_updates": 0})
+    point = pick(run, "last")
+    with checkpoint.fits(point.path):
+        algo.load(point.state["algo"] | {"num_updates": 0})
 
 
 def _misfit(old: Experiment, new: Experiment) -> str:

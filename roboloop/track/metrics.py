@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from roboloop.core.errors import DataError, DiskError
-from roboloop.core.files import disk_errors, sync_directory
+from roboloop.core.files import disk_errors, make_directory, open_append, open_regular, sync_directory
+from roboloop.core.sealed import TAIL_BYTES, Chain, checksum_of
 from roboloop.core.types import State
+from roboloop.track.read import lines_of
 
 
 def finite(value: Any) -> Any:
@@ -45,66 +48,116 @@ def score(success: float | None, episode_return: float) -> float:
     return success + 1e-9 * episode_return
 
 
+class Mark(NamedTuple):
+    """Where a log ended at a checkpoint."""
+
+    offset: int
+    chain: int | None
+    """Checksum of all rows before it; none in logs of older versions."""
+
+
 class JsonlLog:
-    """Append-only file of one JSON dict per line; a line is whole or it is not there."""
+    """Append-only file of one JSON dict per line, each with a checksum; a line is whole or it is not there."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(path.parent)
         # unbuffered: a line is on its way to the disk when write returns, and the offset is always true
-        self._file = path.open("ab", buffering=0)
+        self._file = os.fdopen(open_append(path), "ab", buffering=0)
         self._offset = _end_of_last_line(path)
         self._file.truncate(self._offset)
+        self._chain = self._chain_at(self._offset)
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one line; when the disk is full the file keeps its last whole line."""
-        line = json.dumps(finite(row), allow_nan=False).encode() + b"\n"
+        chain = Chain(self._chain.value)
+        line = line_of(row, chain)
         rest = memoryview(line)
         try:
             with disk_errors(str(self.path)):
                 while rest:
                     rest = rest[self._file.write(rest) or 0 :]
         except (OSError, DiskError):
-            self._file.truncate(self._offset)
+            with contextlib.suppress(OSError):  # a disk that failed may not let itself be cut either
+                self._file.truncate(self._offset)
             raise
         self._offset += len(line)
+        self._chain = chain
 
-    def offset(self) -> int:
-        """Return the byte offset after the last line."""
-        return self._offset
+    def mark(self) -> Mark:
+        """Return where the log ends now."""
+        return Mark(self._offset, self._chain.value)
 
     def sync(self) -> None:
         """Make what was written survive a power cut."""
         os.fsync(self._file.fileno())
         sync_directory(self.path.parent)
 
+    def check(self, mark: Mark) -> None:
+        """Raise DataError unless the log up to a mark is what was written then."""
+        self._check_reach(mark.offset)
+        chain, at = Chain(), 0
+        for number, line in enumerate(lines_of(self.path), start=1):
+            if at == mark.offset:
+                break
+            at += len(line) + 1
+            try:
+                chain.opened(line)
+            except ValueError as error:
+                raise DataError(f"{self.path}: line {number} {error}") from None
+        if mark.chain is not None and chain.value != mark.chain:
+            raise DataError(f"{self.path}: its rows are not those of the checkpoint")
+
     def truncate(self, offset: int) -> None:
         """Go back to an offset of a checkpoint."""
+        self._check_reach(offset)
+        self._file.truncate(offset)
+        self._offset, self._chain = offset, self._chain_at(offset)
+
+    def cut(self, offset: int) -> None:
+        """Go back to an offset as far as there is anything: of a log that a run can go on without."""
+        if offset < self._offset:
+            self._file.truncate(offset)
+        self._offset = _end_of_last_line(self.path)
+        self._file.truncate(self._offset)
+        self._chain = self._chain_at(self._offset)
+
+    def _check_reach(self, offset: int) -> None:
         if self._offset < offset:
             raise DataError(f"{self.path}: has {self._offset} bytes, the checkpoint was made at {offset}")
-        with self.path.open("rb") as file:
-            file.seek(max(offset - 1, 0))
-            if offset and file.read(1) != b"\n":
-                raise DataError(f"{self.path}: offset {offset} is inside a line; not the log of this checkpoint")
-        self._file.truncate(offset)
-        self._offset = offset
+        if offset and self._bytes_before(offset, 1) != b"\n":
+            raise DataError(f"{self.path}: offset {offset} is inside a line; not the log of this checkpoint")
+
+    def _chain_at(self, offset: int) -> Chain:
+        return Chain(checksum_of(self._bytes_before(offset, TAIL_BYTES + 1)[:-1]))
+
+    def _bytes_before(self, offset: int, size: int) -> bytes:
+        with open_regular(self.path) as file:
+            file.seek(max(offset - size, 0))
+            return file.read(min(size, offset))
 
     def close(self) -> None:
         """Close the file; closing twice is harmless."""
         self._file.close()
 
 
+def line_of(row: Mapping[str, Any], chain: Chain) -> bytes:
+    """Return a row of a log as its line."""
+    return chain.seal(json.dumps(finite(row), allow_nan=False).encode()) + b"\n"
+
+
 def _end_of_last_line(path: Path, block: int = 1 << 16) -> int:
     """Return the offset after the last newline: a torn tail would glue itself to the next line."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         end = file.seek(0, os.SEEK_END)
         while end:
             start = max(end - block, 0)
             file.seek(start)
-            at = file.read(end - start).rfind(b"\n")
-            if at >= 0:
+            data = file.read(end - start)
+            at = data.rfind(b"\n")
+            if at >= 0 and data[at - 1 : at] != b"\0":
                 return start + at + 1
-            end = start
+            end = start + max(at, 0)  # a power cut can leave a finished line of zeros: it is none
     return 0
 
 

@@ -21,6 +21,7 @@ from roboloop.core.files import open_regular, parse_json, read_bytes, read_json
 from roboloop.core.processes import boot_id as boot_id
 from roboloop.core.processes import has_open, started_ticks
 from roboloop.core.processes import process_alive as process_alive
+from roboloop.core.sealed import Chain
 
 STATES = ("running", "done", "failed", "stopped")
 AFTERWARDS = "eval.jsonl"
@@ -107,17 +108,20 @@ def read_run(path: Path) -> RunInfo:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a log, without a torn last line; a missing file has none."""
+    """Return the rows of a log, without their checksums or a torn last line; a missing file has none."""
     rows: list[dict[str, Any]] = []
-    torn = 0  # number of a line that is no JSON: a power cut can also leave a finished last line of zeros
+    torn, chain = 0, Chain()
     for number, line in enumerate(lines_of(path), start=1):
         if torn:
             raise DataError(f"{path}: line {torn} is not JSON")
-        try:
-            row = _row(line)
-        except (ValueError, RecursionError, DataError):
+        if b"\0" in line:  # a power cut can also leave a finished last line of zeros
             torn = number
             continue
+        try:
+            row = _row(chain.opened(line))
+        except (ValueError, RecursionError, DataError) as error:
+            what = error if "checksum" in str(error) else "is not JSON"
+            raise DataError(f"{path}: line {number} {what}") from None
         if not isinstance(row, dict):
             raise DataError(f"{path}: line {number} is not a dict")
         rows.append(row)

@@ -14,7 +14,8 @@ from roboloop.launch.control import resume_run
 from roboloop.launch.job import EXISTS, Job
 from roboloop.launch.slots import Slot
 from roboloop.launch.sweep import Planned, nested
-from roboloop.run.commands import MAY_CHANGE, _reopen
+from roboloop.run.commands import _reopen
+from roboloop.run.config import MAY_CHANGE
 from roboloop.run.rundir import RunDir
 from roboloop.track.read import boot_id
 
@@ -57,7 +58,7 @@ def test_every_setting_that_a_resumed_run_may_be_given_anew_reaches_it(job):
         "checkpoint.keep_last": 9, "record.commit_s": 7.5,
     }  # fmt: skip
     for key in new:
-        assert key.replace("_", "-").startswith(MAY_CHANGE)
+        assert key.startswith(MAY_CHANGE)
         assert key.replace("_", "-") in flag_names(job.planned.config)
     old = job.planned.config
     RunDir.create(old, []).close()

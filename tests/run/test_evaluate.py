@@ -10,6 +10,7 @@ from roboloop.envs.env import SimulatorDied
 from roboloop.envs.registry import make
 from roboloop.envs.soft.config import SoftConfig
 from roboloop.run.evaluate import TEST, VALIDATION, Evaluator, Plan, summarise
+from roboloop.track.read import read_jsonl
 
 CONFIG = EnvConfig(id="gym/Pendulum-v1", eval_max_episode_steps=12)
 
@@ -132,7 +133,7 @@ def run_fragile(deaths, out):
     fragile = Evaluator(make_env, frame_stack=1, lanes=3)
     fragile.run(Lazy(), Plan(episodes=3, seed=0, split=TEST), out, tell=told.append)
     fragile.close()
-    rows = [json.loads(line) for line in out.read_text().splitlines()[1:]]
+    rows = read_jsonl(out)[1:]
     return told, sorted(rows, key=lambda row: row["episode"]), made
 
 

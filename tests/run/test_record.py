@@ -99,7 +99,7 @@ def test_recorded_episodes_are_those_that_an_evaluation_of_the_same_seeds_would_
 
     data = recording(made("dt"), tmp_path / "a", "--target", 40, episodes=2)
     run = RunDir.open(made("dt"))
-    policy = policy_of(run.config, spec_of(run.config), pick(run, "best").state).with_target(40)
+    policy = policy_of(run.config, spec_of(run.config), pick(run, "best")).with_target(40)
     env = make(run.config.env)
     for row in range(2):
         stored, ended, t = data.episode(row), False, 0

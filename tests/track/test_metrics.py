@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import json
 import math
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,17 @@ import pytest
 import torch
 
 from roboloop.core.errors import DataError, DiskError
-from roboloop.track.metrics import JsonlLog, Meter
+from roboloop.track.metrics import JsonlLog, Mark, Meter
 from roboloop.track.read import read_jsonl
 
 
 def test_a_row_keeps_its_order_and_nan_and_infinity_become_null(tmp_path: Path) -> None:
     log = JsonlLog(tmp_path / "m.jsonl")
     log.write({"step": 3, "b": math.nan, "a": np.float32(0.5), "c": [math.inf, np.int64(2)], "d": {"e": -math.inf}})
-    assert log.path.read_text() == '{"step": 3, "b": null, "a": 0.5, "c": [null, 2], "d": {"e": null}}\n'
-    assert log.offset() == log.path.stat().st_size
+    row = '{"step": 3, "b": null, "a": 0.5, "c": [null, 2], "d": {"e": null}}'
+    assert log.path.read_text() == f'{row[:-1]}, "crc": "{zlib.crc32(row.encode()):08x}"}}\n'
+    assert log.mark().offset == log.path.stat().st_size
+    assert read_jsonl(log.path) == [json.loads(row)]
 
 
 def test_a_resumed_log_equals_one_that_was_never_stopped(tmp_path: Path) -> None:
@@ -28,12 +31,13 @@ def test_a_resumed_log_equals_one_that_was_never_stopped(tmp_path: Path) -> None
         whole.write({"step": step, "x": step / 3})
     for step in range(5):
         cut.write({"step": step, "x": step / 3})
-    frontier = cut.offset()
+    frontier = cut.mark()
     cut.write({"step": 5, "x": 99.0})  # after the checkpoint, before the crash
     with cut.path.open("ab") as file:
         file.write(b'{"step": 6, "x"')
     resumed = JsonlLog(tmp_path / "cut")
-    resumed.truncate(frontier)
+    resumed.check(frontier)
+    resumed.truncate(frontier.offset)
     for step in range(5, 10):
         resumed.write({"step": step, "x": step / 3})
     resumed.sync()
@@ -51,7 +55,7 @@ def test_truncating_to_zero_empties_the_log(tmp_path: Path) -> None:
 def test_a_log_shorter_than_the_checkpoint_is_refused(tmp_path: Path) -> None:
     log = JsonlLog(tmp_path / "m.jsonl")
     log.write({"step": 1})
-    with pytest.raises(DataError, match=r"m\.jsonl: has 12 bytes, the checkpoint was made at 500"):
+    with pytest.raises(DataError, match=r"m\.jsonl: has 31 bytes, the checkpoint was made at 500"):
         log.truncate(500)
 
 
@@ -94,7 +98,74 @@ def test_a_full_disk_leaves_the_last_whole_line(tmp_path: Path) -> None:
     log._file = Full()  # type: ignore[assignment]
     with pytest.raises(DiskError, match=r"m\.jsonl"):
         log.write({"step": 2})
-    assert log.path.read_text() == '{"step": 1}\n'
+    assert read_jsonl(log.path) == [{"step": 1}]
+
+
+def _rows(path: Path, number: int = 5) -> JsonlLog:
+    log = JsonlLog(path)
+    for step in range(number):
+        log.write({"step": step, "x": step / 3})
+    return log
+
+
+def test_every_changed_digit_of_a_log_is_found(tmp_path: Path) -> None:
+    log = _rows(tmp_path / "m.jsonl")
+    data, mark = log.path.read_bytes(), log.mark()
+    for at in [i for i, letter in enumerate(data) if chr(letter).isdecimal()]:
+        other = b"7" if data[at : at + 1] != b"7" else b"3"
+        log.path.write_bytes(data[:at] + other + data[at + 1 :])
+        with pytest.raises(DataError, match="checksum"):
+            read_jsonl(log.path)
+        with pytest.raises(DataError, match="checksum"):
+            log.check(mark)
+
+
+def test_a_row_that_was_taken_out_or_put_elsewhere_is_found(tmp_path: Path) -> None:
+    log = _rows(tmp_path / "m.jsonl")
+    lines = log.path.read_bytes().splitlines(keepends=True)
+    for odd in (lines[1:], [*lines[:2], *lines[3:]], [lines[1], lines[0], *lines[2:]], [*lines[:3], lines[2]]):
+        log.path.write_bytes(b"".join(odd))
+        with pytest.raises(DataError, match="checksum"):
+            read_jsonl(log.path)
+
+
+def test_a_log_that_is_not_the_one_of_a_checkpoint_is_found(tmp_path: Path) -> None:
+    mark = _rows(tmp_path / "m.jsonl").mark()
+    other = JsonlLog(tmp_path / "other.jsonl")
+    for step in range(5):
+        other.write({"step": step, "x": (step + 1) / 3})
+    with pytest.raises(DataError, match=r"has \d+ bytes|inside a line|not those of the checkpoint"):
+        other.check(mark)
+
+
+def test_a_log_of_an_older_version_is_read_and_goes_on_with_checksums(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2}\n')
+    log = JsonlLog(path)
+    log.check(Mark(24, None))
+    log.write({"step": 3})
+    assert read_jsonl(path) == [{"step": 1}, {"step": 2}, {"step": 3}]
+    path.write_text(path.read_text() + '{"step": 4}\n')
+    with pytest.raises(DataError, match="no checksum"):
+        read_jsonl(path)
+
+
+def test_a_line_of_zeros_that_a_power_cut_left_is_cut_off(tmp_path: Path) -> None:
+    log = _rows(tmp_path / "m.jsonl", 1)
+    with log.path.open("ab") as file:
+        file.write(bytes(40) + b"\n")
+    JsonlLog(log.path).write({"step": 1})
+    assert [row["step"] for row in read_jsonl(log.path)] == [0, 1]
+
+
+def test_a_log_that_a_run_can_go_on_without_is_cut_as_far_as_it_goes(tmp_path: Path) -> None:
+    log = _rows(tmp_path / "timing.jsonl")
+    whole = log.mark().offset
+    log.path.write_bytes(log.path.read_bytes()[: whole // 2])
+    short = JsonlLog(log.path)
+    short.cut(whole)
+    short.write({"step": 9})
+    assert [row["step"] for row in read_jsonl(log.path)] == [0, 1, 9]
 
 
 def test_a_meter_gives_the_mean_since_the_last_flush() -> None:

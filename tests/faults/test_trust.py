@@ -1,0 +1,152 @@
+"""A run or a dataset from a stranger is data: no verb runs code that it names, or calls an address that it names."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from roboloop.cli import main
+from roboloop.core.sealed import seal_text
+from tests.run.helpers import train
+
+
+@pytest.fixture
+def mark(tmp_path, monkeypatch):
+    """A file that exists once a stranger's code has run; modules that make it are importable."""
+    path = tmp_path / "ran"
+    code = f"open({str(path)!r}, 'w').close()\n"
+    (tmp_path / "code").mkdir()
+    for name in ("stranger", "yaml_stranger"):
+        (tmp_path / "code" / f"{name}.py").write_text(code + "class Watch:\n    def on_episode(self, facts): pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "code"))
+    return path
+
+
+@pytest.fixture
+def hostile(tiny):
+    """Make a run whose config says something else, with a digest that fits: a stranger can compute it too."""
+
+    def make(**changes):
+        path = train(tiny(), crash_after=250)
+        data = yaml.safe_load((path / "config.yaml").read_text())
+        for key, value in changes.items():
+            *sections, name = key.split("__")
+            section = data
+            for part in sections:
+                section = section[part]
+            section[name] = value
+        (path / "config.yaml").write_bytes(seal_text(yaml.safe_dump(data, sort_keys=False)))
+        return path
+
+    return make
+
+
+VERBS = (
+    ["train", "--resume", "{run}"],
+    ["train", "--fork", "{run}", "--at", "200", "--experiment", "fork"],
+    ["eval", "{run}", "--episodes", "1"],
+    ["eval", "{run}", "--episodes", "1", "--checkpoint", "all"],
+    ["record", "{run}", "--episodes", "1"],
+    ["export", "{run}", "--onnx", "{tmp}/p.onnx"],
+    ["train", "--start", "{run}", "--experiment", "next", "--runs-dir", "{tmp}/next"],
+    ["runs", "{run}"],
+    ["report", "{run}", "--out", "{tmp}/report.html"],
+    ["plot", "{run}", "--out", "{tmp}/plot.png"],
+)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"observers": ["stranger:Watch"]}, {"env__id": "gym/stranger:Pendulum-v1"}], ids=str
+)
+def test_code_that_a_run_names_is_not_imported_by_any_verb(hostile, mark, tmp_path, capsys, changes):
+    path = hostile(**changes)
+    for verb in VERBS:
+        words = [word.format(run=path, tmp=tmp_path) for word in verb]
+        code = main(words)
+        assert not mark.exists(), words
+        assert code in (0, 2), words
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_the_line_names_what_is_not_trusted_and_how_to_use_it(hostile, mark, capsys):
+    path = hostile(observers=["stranger:Watch"])
+    assert main(["train", "--resume", str(path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "observers 'stranger:Watch'" in line
+    assert "--trust" in line
+
+
+def test_with_trust_or_when_it_is_typed_the_code_is_used(hostile, mark):
+    path = hostile(observers=["stranger:Watch"])
+    assert main(["train", "--resume", str(path), "--trust"]) == 0
+    assert mark.exists()
+    mark.unlink()
+    sys.modules.pop("stranger")
+    again = ["train", "--resume", str(path), "--steps", "420", "--observers", "stranger:Watch"]
+    assert main(again) == 0
+    assert mark.exists()
+
+
+def test_the_command_that_began_a_run_goes_on_with_it_without_trust(tmp_path, mark, tiny_file):
+    words = ["train", "--config", str(tiny_file), "--observers", "stranger:Watch", "--runs-dir", str(tmp_path / "r")]
+    assert main(words) == 0
+    assert main([*words, "--resume"]) == 0
+
+
+@pytest.fixture
+def tiny_file(tmp_path, tiny):
+    from roboloop.core.config import to_dict
+
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(to_dict(tiny(steps=120, warmup_steps=40))))
+    return path
+
+
+@pytest.mark.parametrize("name", ["os:abort", "cProfile:main", "subprocess:Popen"])
+def test_nothing_is_called_to_find_out_whether_it_is_an_observer(hostile, capsys, name):
+    path = hostile(observers=[name])
+    assert main(["train", "--resume", str(path), "--trust"]) == 2
+    assert "none of the methods" in capsys.readouterr().err
+
+
+def test_an_address_that_a_run_names_is_not_called(hostile, capsys):
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.settimeout(0.2)
+    address = f"ray://127.0.0.1:{listening.getsockname()[1]}"
+    path = hostile(sample__on="ray", sample__workers=1, sample__address=address)
+    assert main(["train", "--resume", str(path)]) == 2
+    assert "sample.address" in capsys.readouterr().err
+    with pytest.raises(TimeoutError):
+        listening.accept()
+    listening.close()
+
+
+def test_code_that_a_dataset_names_is_not_imported(tmp_path, mark, capsys):
+    data = tmp_path / "data"
+    assert main(["record", "gym/Pendulum-v1", "--random", "--episodes", "1", "--out", str(data)]) == 0
+    schema = data / "schema.json"
+    schema.write_text(schema.read_text().replace("gym/Pendulum-v1", "gym/stranger:Pendulum-v1"))
+    runs = str(tmp_path / "runs")
+    assert main(["train", "--algo", "bc", "--dataset", str(data), "--runs-dir", runs, "--steps", "2"]) == 2
+    assert "--trust" in capsys.readouterr().err
+    for verb in ("info", "verify"):
+        assert main(["dataset", verb, str(data)]) == 0
+    assert not mark.exists()
+
+
+def test_modules_in_the_working_directory_are_not_imported_by_what_we_start(tmp_path, tiny):
+    """The launcher and the page start roboloop by these words."""
+    from roboloop.launch.job import ROBOLOOP
+
+    (tmp_path / "yaml.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\nraise SystemExit(99)\n")
+    path = train(tiny())
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    words = [*ROBOLOOP, "train", "--resume", str(path), "--steps", "405"]
+    done = subprocess.run(
+        words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert not (tmp_path / "ran").exists(), done.stderr
+    assert done.returncode == 0
