@@ -196,7 +196,7 @@ def _replace(path: Path, data: bytes, durable: bool) -> None:
         os.replace(temporary, path)
     except IsADirectoryError:
         temporary.unlink()
-        raise DataError(f"{short(path)} is a directory") from None
+        raise DataError(f"{short(path)} cannot be written: it is a directory") from None
     except OSError:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)

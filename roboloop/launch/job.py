@@ -38,8 +38,10 @@ from roboloop.core.files import (
     replace_atomic,
 )
 from roboloop.core.processes import has_open
+from roboloop.core.vouched import FLAG
 from roboloop.launch.slots import Slot, pinned
 from roboloop.launch.sweep import Planned, differences
+from roboloop.run import trust
 from roboloop.run.config import Experiment
 from roboloop.run.rundir import RunDir
 from roboloop.track.metrics import finite
@@ -169,7 +171,9 @@ class Job:
         is_finished = info is not None and info.state == "done" and "steps" not in changed
         if changed and not is_finished:  # the sweep is longer, or other in what a resumed run may be given anew
             flags = [word for key, value in changed.items() for word in _flag(key, value)]
-            return ["train", "--resume", str(self.path), *flags]
+            # with the flags its config is the sweep's, which the user has typed
+            trusted = [FLAG] if trust.names_any(self.planned.config) else []
+            return ["train", "--resume", str(self.path), *flags, *trusted]
         return ["train", "--config", str(self.folder / "config.yaml"), "--resume"]
 
     def start(
@@ -241,7 +245,7 @@ class Job:
     def _config(self) -> Experiment | None:
         """Return the config that the run was begun with; none where it has not begun, or cannot be read."""
         try:
-            return RunDir.open(self.path, only_look=True).config
+            return RunDir.open(self.path, check_names=False).config
         except DataError:
             return None
 

@@ -165,7 +165,7 @@ def check_existing(run: Planned) -> None:
     """Refuse a run that was begun with another config: it would be neither the old one nor the new one."""
     if not is_there(run.path / "config.yaml"):
         return
-    there = RunDir.open(run.path, only_look=True).config
+    there = RunDir.open(run.path, check_names=False).config
     for key, old, new in differences(there, run.config):
         shrunk = key == "steps" and new < old
         if shrunk or not key.startswith(MAY_CHANGE):

@@ -83,7 +83,7 @@ def base_config(recipe: str | None, file: Path | None, algo: str | None) -> Expe
 
 
 def _reopen(path: Path, flags: list[str]) -> RunDir:
-    run = RunDir.open(path, write=True)
+    run = RunDir.open(path, write=True, check_names=False)
     for flag in [f.split("=")[0] for f in flags if f.startswith("--")]:
         name = flag[2:].replace("_", "-")
         if name not in flag_names(run.config):
@@ -93,6 +93,7 @@ def _reopen(path: Path, flags: list[str]) -> RunDir:
         if not name.replace("-", "_").startswith(MAY_CHANGE):
             raise ConfigError(f"{flag} cannot change in a resumed run: --fork {path} --at STEP makes a new one")
     config = parse_flags(run.config, flags, "roboloop train --resume RUN")
+    trust.check(config, path / "config.yaml")
     config.check()
     if run.is_done and config.steps <= run.status()["step"]:
         raise RunExists(f"{path} is finished at step {run.status()['step']}: --resume {path} --steps MORE goes on")

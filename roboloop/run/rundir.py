@@ -97,10 +97,10 @@ class RunDir:
         return run
 
     @classmethod
-    def open(cls, path: Path, write: bool = False, only_look: bool = False) -> RunDir:
+    def open(cls, path: Path, write: bool = False, check_names: bool = True) -> RunDir:
         """Open an existing run, to read it or (with the lock) to go on with it.
 
-        A config that names code which nobody vouches for is refused, unless nothing of it will be made: ``only_look``.
+        A config that names code which nobody vouches for is refused. Who only looks, or checks it later, says so.
         """
         if not is_there(path / "config.yaml"):
             siblings = [str(path.parent / p.name) for p in path.parent.iterdir()] if path.parent.is_dir() else []
@@ -112,7 +112,7 @@ class RunDir:
             config = _read_config(path / "config.yaml")
         except ConfigError as error:
             raise DataError(f"run directory {path} cannot be read: {error}") from None
-        if not only_look:
+        if check_names:
             trust.check(config, path / "config.yaml")
         lock = take_lock(path, "running in") if write else None
         if write:
@@ -225,7 +225,7 @@ def run_path(config: Experiment) -> Path:
 
 def _exists_message(path: Path) -> str:
     try:
-        run = RunDir.open(path, only_look=True)
+        run = RunDir.open(path, check_names=False)
         if run.is_done:
             return f"{path} is finished: use another --seed or --experiment, or --resume {path} --steps MORE to go on"
         take_lock(path, "running in").close()

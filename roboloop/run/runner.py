@@ -266,6 +266,7 @@ class Runner:
 
     def resume(self, tell: Callable[[str], None]) -> int:
         """Load the newest checkpoint that verifies, journal included; return its step (0 = from the beginning)."""
+        why = "none verifies"
         for point in self.run.newest_checkpoints(tell):
             try:
                 self.metrics.check(point.logs[self.metrics.path.name])
@@ -276,12 +277,13 @@ class Runner:
                 if self.clock.step != point.step:
                     raise DataError(f"checkpoint {point.path} says that it is of step {self.clock.step}")
             except DataError as error:
-                tell(f"{error}; trying the checkpoint before")
+                why = str(error)
+                tell(f"{why}; trying the checkpoint before")
                 continue
             self._go_on_from(point)
             return point.step
         if checkpoint.steps(self.run.checkpoints):
-            raise DataError(f"no checkpoint in {self.run.checkpoints} verifies: the run cannot be resumed")
+            raise DataError(f"no checkpoint in {self.run.checkpoints} can be resumed from: {why}")
         self.metrics.truncate(0)
         self.timing.truncate(0)
         return 0

@@ -25,6 +25,11 @@ def vouch_for(config: Experiment) -> None:
     vouched.add(name for _, name in _named(config))
 
 
+def names_any(config: Experiment) -> bool:
+    """Say whether a config names code or another machine."""
+    return any(_named(config))
+
+
 def check(config: Experiment, where: object) -> None:
     """Refuse a config that came with a run if it names what nobody here vouches for."""
     for key, name in _named(config):

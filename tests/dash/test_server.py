@@ -14,6 +14,7 @@ from PIL import Image
 
 pytest.importorskip("starlette", reason="the extra dash is not installed")
 
+from roboloop.core.files import take_lock
 from roboloop.dash.series import Logs, smooth, thin, values
 from roboloop.dash.server import read_in_background
 from roboloop.data.store import StoreWriter
@@ -307,7 +308,8 @@ def test_the_stop_button_does_what_the_command_does(tmp_path, monkeypatch):
     sent = []
     monkeypatch.setattr("roboloop.launch.job.os.kill", lambda pid, number: sent.append(number))
     run = make_run(tmp_path, state="running")
-    answer = client(tmp_path).post(f"/api/stop/{run_id(run)}", headers={"origin": ORIGIN})
+    with take_lock(run, "running in"):
+        answer = client(tmp_path).post(f"/api/stop/{run_id(run)}", headers={"origin": ORIGIN})
     assert answer.json()["said"] == "saves and ends"
     assert sent[-1] == signal.SIGTERM
 

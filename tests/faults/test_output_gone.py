@@ -96,6 +96,7 @@ def test_a_broken_pipe_that_is_not_our_output_is_no_success(monkeypatch):
 def test_the_signal_of_a_closed_terminal_is_ignored_by_work_alone():
     script = (
         "import signal; from roboloop import cli;"
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL);"  # the tests may run under nohup
         "cli.VERBS['record'] = cli.VERBS['envs'] ="
         " (lambda args: print(signal.getsignal(signal.SIGHUP) is signal.SIG_IGN) or 0, '');"
         "cli.main()"

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from roboloop.core.config import flag_names, override
+from roboloop.core.vouched import vouched
 from roboloop.launch.control import resume_run
 from roboloop.launch.job import EXISTS, Job
 from roboloop.launch.slots import Slot
@@ -66,7 +67,8 @@ def test_every_setting_that_a_resumed_run_may_be_given_anew_reaches_it(job):
         job.planned = job.planned._replace(config=config)
         train, resume, path, *flags = job.command()
         assert (train, resume, path) == ("train", "--resume", str(job.path))
-        run = _reopen(job.path, flags)
+        assert ("--trust" in flags) == bool(config.observers)  # the user typed them in the sweep
+        run = _reopen(job.path, vouched.take(flags))
         run.close()
         assert run.config == RunDir.open(job.path).config == config
         assert job.command()[1] == "--config"

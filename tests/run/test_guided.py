@@ -12,6 +12,7 @@ import pytest
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.run.build import build
 from roboloop.run.record import record
+from roboloop.track.read import read_jsonl
 from tests.cli.test_cli import roboloop
 from tests.run.helpers import remains, resume, train
 from tests.run.test_resume import assert_same
@@ -115,8 +116,7 @@ def test_evaluation_in_the_background_says_the_same(tiny, demos):
     for background in (False, True):
         eval_cfg = {"every_steps": 100, "episodes": 2, "background": background}
         path = train(tiny(experiment=str(background), **lfgp(demos), eval=eval_cfg))
-        lines = map(json.loads, (path / "metrics.jsonl").read_text().splitlines())
-        rows[background] = [row for row in lines if "eval/return" in row]
+        rows[background] = [row for row in read_jsonl(path / "metrics.jsonl") if "eval/return" in row]
     assert rows[True] == rows[False]
     assert len(rows[True]) == 2
 

@@ -1,6 +1,5 @@
 """Runs on a set of tasks: resumed == never stopped, workers == serial, numbers of each task, one line for bad input."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -12,6 +11,8 @@ from roboloop.envs.registry import make
 from roboloop.run import build
 from roboloop.run.evaluate import TEST, Evaluator, Plan
 from roboloop.run.posthoc import Wish, evaluate_run
+from roboloop.track.metrics import JsonlLog
+from roboloop.track.read import read_jsonl
 from tests.run.helpers import remains, resume, train
 from tests.run.test_resume import assert_same
 
@@ -29,7 +30,7 @@ def changes(net="heads", **more):
 
 
 def rows_of(path):
-    return [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    return read_jsonl(path / "metrics.jsonl")
 
 
 @pytest.mark.parametrize("net", NETS)
@@ -94,15 +95,17 @@ def test_eval_prints_a_table_of_tasks_and_goes_on_where_it_was_killed(tiny, caps
     assert "point" in said
     assert "mirror" in said
     (out,) = (path / "eval").glob("*.jsonl")
-    whole = out.read_text()
-    lines = whole.splitlines(keepends=True)
-    assert [json.loads(line)["task"] for line in lines[1:3]] == ["point", "mirror"]
-    assert len(lines) == 15
-    out.write_text("".join([lines[0], *lines[3:6], lines[9]]))
+    whole = read_jsonl(out)
+    assert [row["task"] for row in whole[1:3]] == ["point", "mirror"]
+    assert len(whole) == 15
+    out.unlink()
+    log = JsonlLog(out)
+    for row in (whole[0], *whole[3:6], whole[9]):
+        log.write(row)
+    log.close()
     evaluate_run(path, "last", Wish(episodes=7))
     key = lambda line: line.get("episode", -1)  # noqa: E731
-    again, before = (sorted(map(json.loads, text.splitlines()), key=key) for text in (out.read_text(), whole))
-    assert again == before
+    assert sorted(read_jsonl(out), key=key) == sorted(whole, key=key)
 
 
 def test_each_task_is_evaluated_on_the_goals_of_its_own_evaluation():

@@ -8,6 +8,7 @@ import pytest
 
 from roboloop.core.errors import ConfigError
 from roboloop.run.build import build
+from roboloop.track.read import read_jsonl
 from tests.cli.test_cli import roboloop
 from tests.run.helpers import resume, train
 from tests.run.test_resume import assert_same
@@ -55,8 +56,7 @@ def test_evaluation_in_the_background_picks_the_same(tiny):
     for background in (False, True):
         eval_cfg = {"every_steps": 100, "episodes": 2, "background": background}
         path = train(tiny(experiment=str(background), **picking("mvp"), eval=eval_cfg))
-        lines = map(json.loads, (path / "metrics.jsonl").read_text().splitlines())
-        rows[background] = [row for row in lines if "eval/return" in row]
+        rows[background] = [row for row in read_jsonl(path / "metrics.jsonl") if "eval/return" in row]
     assert rows[True] == rows[False]
     assert len(rows[True]) == 2
 
@@ -108,7 +108,7 @@ def test_an_mvp_run_that_is_asked_to_pick_evenly_is_the_uniform_run(tiny):
         path = train(tiny(experiment=kind, **picking(kind, pick_copies=2)))
         done = roboloop("eval", path, "--checkpoint", "last", "--episodes", "4", *asked)
         assert done.returncode == 0, done.stderr
-        header, *rows[kind] = [json.loads(line) for line in next((path / "eval").glob("*.jsonl")).open()]
+        header, *rows[kind] = read_jsonl(next((path / "eval").glob("*.jsonl")))
         assert header.get("pick", "") == ("uniform" if asked else "")
     assert rows["mvp"] == rows["uniform"]
 

@@ -13,6 +13,7 @@ from roboloop.run import plan
 from roboloop.run.build import build
 from roboloop.run.config import Experiment
 from roboloop.run.rundir import RunDir
+from roboloop.track.read import read_jsonl
 from tests.data.recording import names as names_of
 from tests.run.helpers import remains, resume, train
 from tests.run.test_resume import assert_same
@@ -79,9 +80,10 @@ def test_recording_changes_no_bit_of_training(tiny, changes):
     del a["state"]["recorder"], b["state"]["recorder"]
     assert equal(a["state"], b["state"])
     assert equal(a["rows"], b["rows"])
-    rows = [json.loads(line) for line in b["metrics"].splitlines()]
-    without = [json.dumps({k: v for k, v in row.items() if not k.startswith("record/")}) for row in rows]
-    assert without == a["metrics"].splitlines()
+    rows = [
+        {k: v for k, v in row.items() if not k.startswith("record/")} for row in read_jsonl(recorded / "metrics.jsonl")
+    ]
+    assert list(map(json.dumps, rows)) == list(map(json.dumps, read_jsonl(plain / "metrics.jsonl")))
 
 
 def test_without_a_recorder_there_is_no_process_and_no_dataset(tiny):

@@ -14,6 +14,7 @@ from roboloop.core.errors import ConfigError, DataError
 from roboloop.run.build import build
 from roboloop.run.config import Experiment
 from roboloop.run.record import record
+from roboloop.run.rundir import RunDir
 from tests.conftest import TINY
 from tests.run.helpers import resume, train
 from tests.run.test_dynamics import changes as dynamics
@@ -75,8 +76,8 @@ def test_a_start_that_goes_on_training_changes_nothing_for_a_run_that_began_with
     moved = {**changes(stages, **options)}
     moved["algo"] = {**moved["algo"], "start": str(copy)}
     path = train(tiny(experiment="broken", **moved), crash_after=8)
-    config = copy / "config.yaml"
-    config.write_text(config.read_text().replace("steps: 64\n", "steps: 96\n"))
+    run = RunDir.open(copy)
+    run.save_config(override(run.config, {"steps": 96}))
     resume(copy)
     resume(path)
     assert rows(path) == rows(whole)

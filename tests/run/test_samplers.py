@@ -9,6 +9,7 @@ from roboloop.algos.sac import SAC as SAC_ALGORITHM
 from roboloop.core.config import override
 from roboloop.run.background import BackgroundEvaluator
 from roboloop.run.rundir import RunDir
+from roboloop.track.read import read_jsonl
 from tests.run.helpers import resume, train
 from tests.run.test_resume import assert_same
 
@@ -88,8 +89,7 @@ def test_evaluation_in_the_background_writes_the_same_results_as_in_the_loop(tin
     beside = train(tiny(experiment="beside", eval={"every_steps": 150, "episodes": 2, "background": True}))
 
     def evaluations(path):
-        rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-        return [row for row in rows if "eval/return" in row]
+        return [row for row in read_jsonl(path / "metrics.jsonl") if "eval/return" in row]
 
     assert evaluations(inside) == evaluations(beside)
     assert len(evaluations(beside)) == 3
