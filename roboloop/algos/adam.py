@@ -19,6 +19,11 @@ class FlatAdam:
         self._param, self._m, self._v, self._step = [param], [m], [v], [step]
         self.lr, self._eps, self._weight_decay = lr, eps, weight_decay
 
+    @property
+    def changes(self) -> list[Tensor]:
+        """What an update changes in place."""
+        return [*self._param, *self._m, *self._v]
+
     def update(self, grad: Tensor) -> None:
         """Move the parameters; ``step`` must already count this update."""
         # the kernel of torch.optim.AdamW(fused=True), without the 60 us that the optimiser spends around it

@@ -113,6 +113,10 @@ class GAIL:
         set_rng_state(self._rng, state["row_rng"])
         self.num_updates = self._rl.num_updates
 
+    def said(self) -> list[str]:
+        """Return what happened to helper processes, one line each."""
+        return self._rl.said()
+
     def close(self) -> None:
         """Stop PPO's helper processes."""
         self._rl.close()

@@ -18,12 +18,18 @@ class PlainStep:
     def __init__(self, mem: Views, param: Tensor, index: int, lr_unit: float) -> None:
         part = stretch(param.numel(), len(mem["grad"]), index)
         self._grads, self._lr, self._lr_unit = list(mem["grad"][:, part]), mem["lr"], lr_unit
+        self._grad = torch.empty_like(self._grads[0])
         self._adam = FlatAdam(param[part], mem["m"][part], mem["v"][part], mem["step"][0], 0.0)
+
+    @property
+    def changes(self) -> list[Tensor]:
+        """What moving changes in place."""
+        return self._adam.changes
 
     def move(self) -> None:
         """Sum the shards' gradients of this stretch in order, and move it."""
         self._adam.lr = self._lr_unit * float(self._lr)
-        self._adam.update(sum_in_order(self._grads))
+        self._adam.update(sum_in_order(self._grads, self._grad))
 
 
 class GradientStep:
@@ -44,13 +50,19 @@ class GradientStep:
     ) -> None:
         part = stretch(param.numel(), len(mem["grad"]), index)
         self._grads = list(mem["grad"][:, part])
+        self._grad = torch.empty_like(self._grads[0])
         self._lr, self._squares, self._own_squares = mem["lr"], mem["squares"], mem["squares"][index]
         self._limit, self._lr_unit = max_grad_norm, lr_unit
         self._adam = FlatAdam(param[part], mem["m"][part], mem["v"][part], mem["step"][0], 0.0, eps, weight_decay)
 
+    @property
+    def changes(self) -> list[Tensor]:
+        """What moving changes in place."""
+        return self._adam.changes
+
     def sum(self) -> None:
         """Sum the shards' gradients of this stretch in order, and say how long the sum is."""
-        self._grad = sum_in_order(self._grads)
+        sum_in_order(self._grads, self._grad)
         self._own_squares[0] = torch.dot(self._grad, self._grad)
 
     def move(self) -> None:

@@ -97,6 +97,10 @@ class GuidedPlay:
             self.policy.scheduler.load(state["scheduler"])
         self.num_updates = self._rl.num_updates
 
+    def said(self) -> list[str]:
+        """Return what happened to helper processes, one line each."""
+        return self._rl.said()
+
     def close(self) -> None:
         """Stop SAC's helper processes."""
         self._rl.close()

@@ -95,6 +95,15 @@ class ImitationShard:
         """Run one of PHASES."""
         getattr(self, phase)()
 
+    def changes(self, phase: str) -> list[Tensor]:
+        """Return what a phase changes in place."""
+        return self._step.changes if phase == "step" else []
+
+    def catch_up(self, phase: str) -> None:
+        """Compute what this phase needs of earlier ones."""
+        if phase == "step":
+            self._step.sum()
+
     def gradients(self) -> None:
         """Follow the loss of this shard's windows back into the network."""
         mem, rows, head = self._mem, self._own_rows, self._model.head

@@ -228,6 +228,10 @@ class PPO:
         """Wait for the helper processes; for benchmarks, since training starts without them."""
         self._pool.wait_until_ready()
 
+    def said(self) -> list[str]:
+        """Return what happened to helper processes, one line each."""
+        return self._pool.said()
+
     def close(self) -> None:
         """Stop the helper processes and release their memory."""
         self._pool.close()

@@ -131,6 +131,17 @@ class PPOShard:
         """Run one of PHASES."""
         getattr(self, phase)()
 
+    def changes(self, phase: str) -> list[Tensor]:
+        """Return what a phase changes in place."""
+        return self._step.changes if phase == "step" else []
+
+    def catch_up(self, phase: str) -> None:
+        """Compute what this phase and later ones need of earlier ones."""
+        if phase == "backward":
+            self.forward()
+        elif phase == "step":
+            self._step.sum()
+
     def forward(self) -> None:
         """See the minibatch's observations; V-trace judges them by what the network says now."""
         mem, fields = self._mem, self._model.fields

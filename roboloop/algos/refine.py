@@ -115,6 +115,10 @@ class Refine:
             self._guard.load(state["guard"])
         self.num_updates = self._rl.num_updates
 
+    def said(self) -> list[str]:
+        """Return what happened to helper processes, one line each."""
+        return self._rl.said()
+
     def close(self) -> None:
         """Stop PPO's helper processes."""
         self._rl.close()

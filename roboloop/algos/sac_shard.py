@@ -149,6 +149,7 @@ class SACShape:
             "actor": (actor,), "actor_m": (actor,), "actor_v": (actor,), "actor_grad": (shards, actor),
             "critics": (critics,), "critics_m": (critics,), "critics_v": (critics,), "critics_grad": (shards, critics),
             "targets": (self.targets.size,), "picture_pair": (-(-picture_bytes // BYTES),),
+            "seen_pair": (shards, 2, rows, self.seen_dim if self.conv else 0),
             "obs_pair": (shards, 2, rows, self.obs_dim), "noise_pair": (shards, 2, rows, self.action_dim),
             "action": (shards, rows, self.action_dim), "reward": (shards, rows), "discount": (shards, rows),
             "alpha": (self.num_tasks,), "weight": (self.num_tasks,), "value_cap": (self.num_tasks,), "step": (1,),
@@ -216,7 +217,7 @@ class SACShard:
             self._convs = Convolutions(
                 shape.conv, under("conv", weights), under("conv", grads), norm, 2 * self._rows, self._rows
             )
-            both = torch.empty(2, self._rows, shape.seen_dim, device=both.device)
+            both = mem["seen_pair"][index]  # shared: it cannot be seen again once the convolutions have moved
         self._both_obs, self._obs_pair = both.flatten(0, 1), both.unbind(0)
 
     def _build_steps(self, mem: Views, index: int) -> None:
@@ -243,17 +244,36 @@ class SACShard:
         """Run one of PHASES."""
         getattr(self, phase)()
 
+    def changes(self, phase: str) -> list[Tensor]:
+        """Return what a phase changes in place."""
+        if phase == "critic_step":
+            return [*self._critic_move.changes, self._target_part]
+        return self._actor_move.changes if phase == "actor_step" else []
+
+    def catch_up(self, phase: str) -> None:
+        """Compute what this phase and later ones need of earlier ones."""
+        if phase in ("critic_sum", "critic_step", "actor_gradients"):
+            self._draw()
+        for step, move in (("critic_step", self._critic_move), ("actor_step", self._actor_move)):
+            if phase == step and isinstance(move, GradientStep):
+                move.sum()
+
+    def _draw(self) -> None:
+        """Draw fresh actions in both states, in one pass: the actor does not change before its own step."""
+        rows, obs = self._rows, self._obs_pair[0]
+        self._drawn = drawn = self._actor.draw(self._both_obs, self._both_noise)
+        torch.cat((self._of_actor(obs), self._of_actor(drawn.action[:rows])), 1, out=self._x_fresh)
+
     def critic_gradients(self) -> None:
         """Draw fresh actions in both states, then the gradient of the critics' loss."""
         rows, num_examples = self._rows, self._shape.examples.rows
         obs, next_obs = self._obs_pair
         if self._convs is not None:
             torch.cat((self._convs.forward(self._blocks), self._vectors), 1, out=self._both_obs)
-        # one pass for both states: the actor does not change before its own step
-        self._drawn = drawn = self._actor.draw(self._both_obs, self._both_noise)
+        self._draw()
+        drawn = self._drawn
         torch.cat((next_obs, drawn.action[rows:]), 1, out=self._x_next)
         torch.cat((obs, self._action), 1, out=self._x)
-        torch.cat((self._of_actor(obs), self._of_actor(drawn.action[:rows])), 1, out=self._x_fresh)
         if num_examples:
             fresh = self._by_task(drawn.action[:rows])[:, :num_examples]
             self._by_task(self._x)[:, :num_examples, self._shape.seen_dim :] = fresh

@@ -8,7 +8,8 @@ import time
 
 import torch
 
-from roboloop.algos.shared import Control, floats_of
+from roboloop.algos.shared import Control, floats_of, undo_area
+from roboloop.algos.undo import Undo
 from roboloop.core.memory import SharedMemory
 from roboloop.core.wire import Channel
 
@@ -16,7 +17,7 @@ SPIN_S = 2e-3
 """Idle time at full attention before the helper gives its core away."""
 
 
-def main(channel: Channel, memory_fd: int) -> None:
+def main(channel: Channel, memory_fd: int, undo_fd: int) -> None:
     """Do the posted phases until the parent hangs up."""
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
@@ -25,15 +26,23 @@ def main(channel: Channel, memory_fd: int) -> None:
     module, name = job["kind"].split(":")
     work = getattr(importlib.import_module(module), name).from_data(job["work"])
     shards = [work.make_shard(floats_of(shared), i) for i in range(number + 1, job["shards"], job["processes"])]
-    phases = type(shards[0]).PHASES
+    phases = shards[0].PHASES
+    area = undo_area(SharedMemory(undo_fd, job["undo_bytes"]), job["processes"] - 1)[number]
+    undos = [Undo({phase: shard.changes(phase) for phase in phases}, area) for shard in shards]
     control = Control(shared)
     word = control.word
     control.set_ready(number)
     while True:
         word = wait_for_word(control, number, word, channel)
         phase = phases[control.phase_index(word)]
-        for shard in shards:
-            shard.run(phase)
+        for i, (shard, undo) in enumerate(zip(shards, undos, strict=True)):
+            if undo.is_needed(phase):
+                undo.keep(phase)
+                control.set_marks(number, word, 2 * i + 1)
+                shard.run(phase)
+                control.set_marks(number, word, 2 * i + 2)
+            else:
+                shard.run(phase)
         control.set_done(number, word)
 
 

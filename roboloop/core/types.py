@@ -260,6 +260,10 @@ class Algorithm(Stateful, Protocol):
         """Learn from what its store gives: a ``Batch`` of transitions, a ``Rollout``, or a ``WindowBatch``."""
         ...
 
+    def said(self) -> list[str]:
+        """Return what happened to its processes since this was asked last, one line each."""
+        ...
+
     def close(self) -> None:
         """Release processes and shared memory."""
         ...

@@ -144,7 +144,7 @@ class Runner:
                 self.observers.post("on_episode", {"step": step, "env": end.env, "episode": end.episode, **facts})
         if self.sampler.in_tick:
             return  # nothing slow while a robot waits for its next action: all of it is due again when it stands
-        for line in (*self.sampler.faults(), *self.observers.said(), *self.recorder.said()):
+        for line in (*self.sampler.faults(), *self.algo.said(), *self.observers.said(), *self.recorder.said()):
             self.progress.note(line)
         at_end = step >= self.cfg.steps
         if self.log_due(step) or at_end:
