@@ -60,8 +60,8 @@ def open_append(path: Path) -> int:
 
 
 def open_new(path: Path) -> int:
-    """Make a file to write; a name that is taken, by a link too, is refused."""
-    return _open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    """Make a file to append to; a name that is taken, by a link too, is refused."""
+    return _open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL)
 
 
 def _open(path: Path, flags: int, follow: bool = False) -> int:

@@ -5,24 +5,42 @@ from __future__ import annotations
 import os
 import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from roboloop.core.errors import DataError, nearest
+from roboloop.core.files import is_regular, open_regular
 from roboloop.core.types import Array
+from roboloop.data.aside import Mark, lost_index
+from roboloop.data.checks import check_memory
 from roboloop.data.codec import codec_of
 from roboloop.data.episodes import COLUMNS, Episode, Schema
-from roboloop.data.index import INDEX, SCHEMA, Catalog, Entry, damaged_line, read_schema, scan, shard_path
+from roboloop.data.index import (
+    INDEX,
+    MOST_INDEX_BYTES,
+    SCHEMA,
+    Catalog,
+    Entry,
+    damaged_line,
+    lost_schema,
+    read_schema,
+    scan,
+    shard_path,
+)
+from roboloop.data.labels import is_sound
 
 _MAX_OPEN_SHARDS = 512
 _ATTEMPTS = 20
+LABEL_FAULT = "the checksum of its label differs"
 
 
 class Dataset:
     """Episodes by row; rows change only by ``refresh``. Never writes, and many may read at once."""
 
     def __init__(self, directory: Path, schema: Schema) -> None:
-        self._index_fd, self._index_bytes = -1, 0
+        self._index: BinaryIO | None = None
+        self._index_bytes = 0
         self._shards = _OpenShards(directory)
         self.directory = directory
         self.schema = schema
@@ -33,13 +51,16 @@ class Dataset:
         self._entries: list[Entry] = []
 
     @classmethod
-    def open(cls, directory: Path) -> Dataset:
-        """Open a dataset, finished or still growing."""
-        if not (directory / SCHEMA).is_file() and directory.parent.is_dir():
+    def open(cls, directory: Path, whole: bool = True) -> Dataset:
+        """Open a dataset, finished or still growing; an index that lost lines is a DataError, unless not ``whole``."""
+        if not os.path.lexists(directory / SCHEMA) and directory.parent.is_dir() and not lost_schema(directory):
             siblings = [str(path.parent) for path in directory.parent.glob(f"*/{SCHEMA}")]
             raise DataError(f"{directory} is not a dataset{nearest(str(directory), siblings)}")
-        dataset = cls(directory, read_schema(directory))
+        dataset, mark = cls(directory, read_schema(directory)), Mark.read(directory)
         dataset.refresh()
+        # the mark is written after the index: one that is the same before and after belongs to what was read
+        if whole and mark and mark.size > dataset._index_bytes and mark == Mark.read(directory):
+            raise DataError(lost_index(directory))
         return dataset
 
     def refresh(self) -> bool:
@@ -59,16 +80,19 @@ class Dataset:
     def _read_index(self) -> bool:
         """Apply new lines; an index that was written anew is read from its beginning."""
         path = self.directory / INDEX
-        if not path.exists():
+        if not os.path.lexists(path):
             return False
-        if self._index_fd < 0 or os.fstat(self._index_fd).st_ino != path.stat().st_ino:
+        if self._index is None or os.fstat(self._index.fileno()).st_ino != path.lstat().st_ino:
             # held open, so that the file system cannot give its number to the next one
-            fd, self._index_fd = self._index_fd, os.open(path, os.O_RDONLY)
-            if fd >= 0:
-                os.close(fd)
+            old, self._index = self._index, open_regular(path)
+            if old is not None:
+                old.close()
             self._catalog, self._index_bytes = Catalog(), 0
-        size = os.fstat(self._index_fd).st_size
-        found = scan(os.pread(self._index_fd, max(0, size - self._index_bytes), self._index_bytes))
+        size = os.fstat(self._index.fileno()).st_size
+        if size > MOST_INDEX_BYTES:
+            raise DataError(f"{path} has {size:,} bytes, more than the {MOST_INDEX_BYTES:,} that it may have")
+        data = os.pread(self._index.fileno(), max(0, size - self._index_bytes), self._index_bytes)
+        found = scan(data, self.schema)
         if found.damaged:
             raise DataError(damaged_line(self.directory, found.damaged[0] + self._catalog.num_records))
         self._index_bytes += found.size
@@ -76,8 +100,10 @@ class Dataset:
         return bool(found.records)
 
     def _index_grew(self) -> bool:
+        if self._index is None or not is_regular(self.directory / INDEX):
+            return False
         now = (self.directory / INDEX).stat()
-        return now.st_ino != os.fstat(self._index_fd).st_ino or now.st_size > self._index_bytes
+        return now.st_ino != os.fstat(self._index.fileno()).st_ino or now.st_size > self._index_bytes
 
     def __len__(self) -> int:
         """Live episodes."""
@@ -100,7 +126,10 @@ class Dataset:
     def episode(self, row: int) -> Episode:
         """Return one whole episode; damage raises DataError."""
         entry = self._entries[row]
+        check_memory(self.schema.num_bytes(entry.facts.length), f"{self.directory}: episode {entry.id}")
         parts = self.parts(row)
+        if entry.label and not is_sound(self._bytes(entry, entry.end - entry.label, entry.label)):
+            raise self._damage(entry, LABEL_FAULT)
         obs = np.empty(self.schema.shape("obs", entry.facts.length), self.schema.spec.obs_dtype)
         rows = self.schema.chunk_rows
         for chunk, data in enumerate(parts[1:]):
@@ -118,13 +147,11 @@ class Dataset:
 
     def parts(self, row: int) -> list[bytes]:
         """Return an episode's bytes as they are stored: small columns, then chunks of observations."""
-        entry = self._entries[row]
-        if len(entry.parts) != 1 + self.schema.num_chunks(entry.facts.length):
-            raise self._damage(entry, f"{len(entry.parts) - 1} chunks cannot hold {entry.facts.length} steps")
-        return self._read(entry, 0, len(entry.parts))
+        return self._read(self._entries[row], 0, len(self._entries[row].parts))
 
     def _columns(self, entry: Entry, data: bytes) -> dict[str, Array]:
         shape = self.schema.shape
+        check_memory(self.schema.num_bytes(entry.facts.length), f"{self.directory}: episode {entry.id}")
         columns = {name: np.empty(shape(name, entry.facts.length), dtype) for name, dtype in COLUMNS.items()}
         self._decode(entry, data, list(columns.values()))
         return columns
@@ -133,10 +160,8 @@ class Dataset:
         """Return some parts of an episode, with their checksums verified."""
         sizes = entry.parts[:, 0]
         begin, size = entry.offset + int(sizes[:first].sum()), int(sizes[first:last].sum())
-        try:
-            data = self._shards.read(entry.shard, size, begin)
-        except FileNotFoundError:
-            raise self._damage(entry, f"{shard_path(self.directory, entry.shard).name} is missing") from None
+        check_memory(2 * size, f"{self.directory}: episode {entry.id}")
+        data = self._bytes(entry, begin, size)
         parts = []
         for part in range(first, last):
             piece, data = data[: sizes[part]], data[sizes[part] :]
@@ -145,6 +170,12 @@ class Dataset:
                 raise self._damage(entry, f"the checksum of {what} differs")
             parts.append(piece)
         return parts
+
+    def _bytes(self, entry: Entry, begin: int, size: int) -> bytes:
+        try:
+            return self._shards.read(entry.shard, size, begin)
+        except FileNotFoundError:
+            raise self._damage(entry, f"{shard_path(self.directory, entry.shard).name} is missing") from None
 
     def _decode(self, entry: Entry, data: bytes, out: list[Array]) -> None:
         try:
@@ -158,9 +189,9 @@ class Dataset:
     def close(self) -> None:
         """Let go of all files."""
         self._shards.keep(set())
-        if self._index_fd >= 0:
-            os.close(self._index_fd)
-            self._index_fd = -1
+        if self._index is not None:
+            self._index.close()
+            self._index = None
 
     def __del__(self) -> None:
         """A view that nobody holds any more holds no files either."""
@@ -172,23 +203,29 @@ class _OpenShards:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._fds: dict[int, int] = {}
+        self._files: dict[int, BinaryIO] = {}
 
     def keep(self, shards: set[int]) -> bool:
         """Hold these and no others; say whether all of them are there."""
-        for shard in self._fds.keys() - shards:
-            os.close(self._fds.pop(shard))
+        for shard in self._files.keys() - shards:
+            self._files.pop(shard).close()
         # beyond the limit a shard is opened for each read, and may then have been evicted
-        for shard in sorted(shards - self._fds.keys())[: max(0, _MAX_OPEN_SHARDS - len(self._fds))]:
+        for shard in sorted(shards - self._files.keys())[: max(0, _MAX_OPEN_SHARDS - len(self._files))]:
             try:
-                self._fds[shard] = os.open(shard_path(self._directory, shard), os.O_RDONLY)
+                self._files[shard] = open_regular(shard_path(self._directory, shard))
             except FileNotFoundError:
                 return False
         return True
 
     def read(self, shard: int, size: int, offset: int) -> bytes:
-        """Return some bytes of a shard."""
-        if shard in self._fds:
-            return os.pread(self._fds[shard], size, offset)
-        with open(shard_path(self._directory, shard), "rb") as file:
-            return os.pread(file.fileno(), size, offset)
+        """Return some bytes of a shard; fewer where it ends before."""
+        if shard in self._files:
+            return _read(self._files[shard], size, offset)
+        with open_regular(shard_path(self._directory, shard)) as file:
+            return _read(file, size, offset)
+
+
+def _read(file: BinaryIO, size: int, offset: int) -> bytes:
+    # an index may say anything: memory is taken for what is there
+    left = os.fstat(file.fileno()).st_size - offset
+    return os.pread(file.fileno(), max(0, min(size, left)), offset)

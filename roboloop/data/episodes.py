@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from roboloop.core.errors import DataError
 from roboloop.core.rng import stream
 from roboloop.core.state import spec_from_data, spec_to_data
 from roboloop.core.types import Array, EnvSpec
+from roboloop.data import checks
 from roboloop.data.codec import CODEC, check_codec
 
 FORMAT = 1
@@ -46,6 +48,8 @@ COLUMNS: dict[str, np.dtype[Any]] = {
     "version": np.dtype("<i8"),
 }
 """Everything but the observations, in the order in which it is stored."""
+_COLUMN_BYTES = sum(dtype.itemsize for dtype in COLUMNS.values())
+"""Of a step with one action column."""
 
 
 class Facts(NamedTuple):
@@ -79,10 +83,28 @@ class Facts(NamedTuple):
         return {n: None if isinstance(v, float) and math.isnan(v) else v for n, v in plain.items()}
 
     @classmethod
-    def from_data(cls, data: dict[str, Any]) -> Facts:
-        """Return what ``to_data`` described."""
-        values: dict[str, Any] = {name: math.nan if value is None else value for name, value in data.items()}
-        return cls(**values)
+    def from_data(cls, data: Any) -> Facts:
+        """Return what ``to_data`` described; anything else is a ValueError."""
+        values = checks.mapping(data)
+        if values.keys() != _FACTS.keys():
+            raise ValueError(f"facts {sorted(map(str, values))[:20]} are not {sorted(_FACTS)}")
+        return cls(**{name: check(values[name]) for name, check in _FACTS.items()})
+
+
+def _count(value: Any) -> int:
+    return checks.integer(value, -checks.LARGEST)
+
+
+def _length(value: Any) -> int:
+    return checks.integer(value, 1, _MOST_STEPS)
+
+
+_MOST_STEPS = 1 << 40
+_FACTS: dict[str, Callable[[Any], Any]] = {
+    "env": _count, "episode": _count, "length": _length, "episode_return": checks.real, "shaped_return": checks.real,
+    "success": checks.real, "version_first": _count, "version_last": _count, "step": _count, "task": checks.text,
+    "segment": _count, "key": checks.real,
+}  # fmt: skip
 
 
 def facts_of(
@@ -149,8 +171,10 @@ class Schema:
         if version != FORMAT:
             raise DataError(f"dataset format {version!r} is not format {FORMAT}, which this version reads")
         try:
-            fields = {f.name: data[f.name] for f in dataclasses.fields(cls)}
-            return cls(**{**fields, "spec": spec_from_data(data["spec"])})
+            spec = spec_from_data(checks.spec_data(data["spec"]))
+            checks.check_chunk(data["chunk_rows"], row_bytes(spec))
+            names = {name: checks.text(data[name]) for name in ("env_id", "codec")}
+            return cls(spec=spec, chunk_rows=data["chunk_rows"], source=checks.mapping(data["source"]), **names)
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"the schema is damaged: {type(error).__name__} {error}") from None
 
@@ -171,6 +195,11 @@ class Schema:
         if name == "obs":
             return (length + 1, *self.spec.obs_shape)
         return (length, self.spec.action_dim) if name == "action" else (length,)
+
+    def num_bytes(self, length: int) -> int:
+        """Return the bytes of an episode when it is decoded."""
+        per_step = 4 * (self.spec.action_dim - 1) + _COLUMN_BYTES
+        return length * per_step + (length + 1) * row_bytes(self.spec)
 
     def num_chunks(self, length: int) -> int:
         """Return in how many chunks the observations of an episode are stored."""

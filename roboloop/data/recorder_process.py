@@ -155,7 +155,7 @@ class Writer:
         if not self._retention.wants(facts, is_expert):
             self._counts["turned_away"] += 1
             return
-        most = int(1.02 * raw_bytes(self._spec, facts.length)) + 2 * _index_bytes(facts.length, self._chunk_rows) + 4096
+        most = int(1.02 * raw_bytes(self._spec, facts.length)) + 3 * _index_bytes(facts.length, self._chunk_rows) + 4096
         if self._cfg.budget_bytes and most > self._cfg.budget_bytes // 2:
             self._counts["too_large"] += 1
             return

@@ -18,12 +18,20 @@ from roboloop.core.errors import DataError
 from roboloop.core.files import (
     append_durable,
     disk_errors,
+    is_regular,
+    make_directory,
+    open_append,
+    open_new,
+    open_regular,
+    own_directory,
+    remove,
     replace_durable,
     sync_directory,
     take_lock,
     temporary_name,
 )
 from roboloop.core.types import Array
+from roboloop.data.aside import ASIDE, MARK, Mark, copy_aside, cut, lost_index, tails, unclaimed
 from roboloop.data.codec import codec_of
 from roboloop.data.episodes import COLUMNS, Episode, Facts, Schema, check_episode
 from roboloop.data.index import (
@@ -34,15 +42,18 @@ from roboloop.data.index import (
     Entry,
     damaged_line,
     line_of,
+    lost_schema,
+    read_index,
     read_schema,
     scan,
     shard_path,
 )
+from roboloop.data.labels import label_of, read_parts, table_of
+from roboloop.data.mend import read_back, write_index
 
 BLOCK_BYTES = 4096
-_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 _ADVICE = "all committed episodes are intact; free space and go on"
-_OWN_NAMES = {SCHEMA, INDEX, SHARDS, "lock"}
+_OWN_NAMES = {SCHEMA, INDEX, MARK, SHARDS, ASIDE, "lock"}
 
 
 @dataclass
@@ -78,7 +89,8 @@ class StoreWriter:
         self._shard_fd = self._index_fd = -1
         _refuse_foreign(directory)
         with self._disk_errors():
-            (directory / SHARDS).mkdir(parents=True, exist_ok=True)
+            make_directory(directory)
+            own_directory(directory / SHARDS)
             self._lock: IO[str] = take_lock(directory, "written by")
             try:
                 self._create_or_join()
@@ -92,7 +104,7 @@ class StoreWriter:
 
     def _create_or_join(self) -> None:
         path = self.directory / SCHEMA
-        if path.exists():
+        if os.path.lexists(path):
             found = read_schema(self.directory)
             difference = found.difference(self.schema)
             if difference:
@@ -103,30 +115,36 @@ class StoreWriter:
         self._schema_bytes = path.stat().st_size
 
     def _recover(self) -> None:
-        """Read the index, cut its torn tail and the shard bytes that no line refers to."""
+        """Read the index, take up whole episodes that were not committed yet, and cut what is torn."""
         path = self.directory / INDEX
-        temporary_name(path).unlink(missing_ok=True)
-        data = path.read_bytes() if path.exists() else b""
-        found = scan(data)
+        remove(temporary_name(path))
+        data, mark = read_index(self.directory), Mark.read(self.directory)
+        found = scan(data, self.schema)
         if found.damaged:
             raise DataError(damaged_line(self.directory, found.damaged[0]))
+        if mark is not None and not mark.fits(data):
+            raise DataError(lost_index(self.directory))
         self._catalog.apply(found.records)
-        self._index_fd = os.open(path, _APPEND, 0o644)
+        self._index_fd = open_append(path)
         sync_directory(self.directory)
-        self._index_bytes = found.size
+        self._mark = Mark(found.size, zlib.crc32(data[: found.size]))
         if found.size < len(data):
             os.ftruncate(self._index_fd, found.size)
-        for entry in self._catalog.entries.values():
+        entries, known = self._catalog.entries, range(self._catalog.next_id)
+        for entry in read_back(
+            self.directory, tails(self.directory, entries.values()), self.schema, self._catalog, known
+        ):
+            self._log(entry.to_record(), entry)
+        for entry in entries.values():
             shard = self._shards.setdefault(entry.shard, _Shard())
-            shard.live_bytes += entry.size
-            shard.ids.add(entry.id)
-            shard.size = max(shard.size, entry.offset + entry.size)
-        for file in (self.directory / SHARDS).iterdir():
-            number = int(file.stem) if file.suffix == ".bin" and file.stem.isdecimal() else -1
-            if number >= 0 and number not in self._shards:
-                file.unlink()
-            elif number >= 0 and file.stat().st_size > self._shards[number].size:
-                os.truncate(file, self._shards[number].size)
+            shard.size = max(shard.size, entry.end)
+            self._settle(entry)
+        if mark is None:  # the index may have been lost, so that what is left may have been committed
+            for span in unclaimed(self.directory, entries.values()):
+                copy_aside(self.directory, shard_path(self.directory, span.shard), span.begin, span.end)
+        self.commit()
+        for span in tails(self.directory, entries.values()):
+            cut(shard_path(self.directory, span.shard), span.begin)
 
     def append(self, episode: Episode, facts: Facts) -> int:
         """Add an episode and return its id; it is durable, and visible to readers, after the next ``commit``."""
@@ -139,16 +157,17 @@ class StoreWriter:
 
     def adopt(self, parts: Sequence[bytes], facts: Facts) -> int:
         """Add an episode whose parts are already encoded as this dataset encodes them."""
-        table = np.array([(len(part), zlib.crc32(part)) for part in parts], np.int64)
-        shard, offset = self._write(parts)
-        entry = Entry(self._catalog.next_id, shard, offset, table, facts)
-        self._log(entry.to_record())
+        number, table = self._catalog.next_id, table_of(parts)
+        label = label_of(number, table, facts)
+        shard, offset = self._write([*parts, label])
+        entry = Entry(number, shard, offset, table, facts, len(label))
+        self._log(entry.to_record(), entry)
         self._settle(entry)
         return entry.id
 
-    def _log(self, record: dict[str, Any]) -> None:
+    def _log(self, record: dict[str, Any], entry: Entry | None = None) -> None:
         self._pending.append(line_of(record))
-        self._catalog.apply([record])
+        self._catalog.apply([{**record, "entry": entry}])
 
     def _write(self, parts: Sequence[bytes]) -> tuple[int, int]:
         """Append to the open shard, or to a new one where that is full; return the shard and where in it."""
@@ -158,7 +177,7 @@ class StoreWriter:
         with self._disk_errors():
             if self._open is None:
                 number = self._catalog.next_shard
-                self._shard_fd = os.open(shard_path(self.directory, number), _APPEND | os.O_EXCL, 0o644)
+                self._shard_fd = open_new(shard_path(self.directory, number))
                 self._open = number
                 self._shards[number] = _Shard()
                 sync_directory(self.directory / SHARDS)
@@ -226,22 +245,33 @@ class StoreWriter:
 
     def _empty(self, number: int) -> None:
         """Move the live episodes of a shard elsewhere; one whose bytes are damaged is dropped, and that is noted."""
-        with contextlib.suppress(FileNotFoundError), open(shard_path(self.directory, number), "rb") as file:
-            for episode in sorted(self._shards[number].ids):
-                entry = self._catalog.entries[episode]
-                file.seek(entry.offset)
-                parts = [file.read(size) for size in entry.parts[:, 0].tolist()]
-                if [zlib.crc32(part) for part in parts] != entry.parts[:, 1].tolist():
-                    continue
-                shard, offset = self._write(parts)
-                self._leave(entry)
-                self._log({"kind": "move", "id": episode, "shard": shard, "offset": offset})
-                self._settle(self._catalog.entries[episode])
+        self.relocate(sorted(self._shards[number].ids))
         damaged = sorted(self._shards[number].ids)
         if damaged:
             self.note({"dropped_as_damaged": damaged})
+            self.keep_aside(damaged)
         self.evict(damaged)
         self._unlink_dead()
+
+    def keep_aside(self, ids: Collection[int]) -> None:
+        """Copy what there is of some episodes into ``aside/``."""
+        for entry in [self._catalog.entries[number] for number in ids]:
+            if is_regular(file := shard_path(self.directory, entry.shard)):
+                copy_aside(self.directory, file, entry.offset, entry.end)
+
+    def relocate(self, ids: Collection[int]) -> None:
+        """Write episodes again elsewhere, with new labels; those whose bytes are damaged stay where they are."""
+        for entry in [self._catalog.entries[number] for number in ids]:
+            with contextlib.suppress(FileNotFoundError), open_regular(shard_path(self.directory, entry.shard)) as file:
+                parts = read_parts(file.fileno(), entry)
+                if parts is None:
+                    continue
+                label = label_of(entry.id, entry.parts, entry.facts)
+                shard, offset = self._write([*parts, label])
+                self._leave(entry)
+                place = {"shard": shard, "offset": offset, "label": len(label)}
+                self._log({"kind": "move", "id": entry.id, **place})
+                self._settle(self._catalog.entries[entry.id])
 
     def note(self, note: dict[str, Any]) -> None:
         """Put a line of plain data into the index, such as where a run was resumed."""
@@ -254,8 +284,11 @@ class StoreWriter:
         with self._disk_errors():
             if self._open is not None:
                 os.fsync(self._shard_fd)
-            self._index_bytes = append_durable(self._index_fd, self._index_bytes, b"".join(self._pending))
-        self._pending.clear()
+            lines = b"".join(self._pending)
+            size = append_durable(self._index_fd, self._mark.size, lines)
+            self._mark = Mark(size, zlib.crc32(lines, self._mark.crc32))
+            self._pending.clear()
+            self._mark.write(self.directory)
         if self._catalog.num_records > 2 * len(self._catalog.entries) + 1000:
             self._rewrite_index()
 
@@ -263,17 +296,16 @@ class StoreWriter:
         """Write the index anew without its dead; readers notice that it is another file."""
         path = self.directory / INDEX
         with self._disk_errors():
-            replace_durable(path, b"".join(map(line_of, self._catalog.records())))
+            self._mark = write_index(self.directory, self._catalog.records())
         os.close(self._index_fd)
-        self._index_fd = os.open(path, _APPEND)
-        self._index_bytes = path.stat().st_size
+        self._index_fd = open_append(path)
         self._catalog.num_records = len(self._catalog.entries) + len(self._catalog.notes) + 1
 
     @property
     def disk_bytes(self) -> int:
         """All that the directory takes on disk, in whole blocks, with the lines that are not written yet."""
         pending = sum(map(len, self._pending))
-        sizes = [self._schema_bytes, self._index_bytes + pending, 1, *(shard.size for shard in self._shards.values())]
+        sizes = [self._schema_bytes, self._mark.size + pending, 1, 1, *(shard.size for shard in self._shards.values())]
         return sum(-(-size // BLOCK_BYTES) for size in sizes) * BLOCK_BYTES + 2 * BLOCK_BYTES
 
     @property
@@ -302,21 +334,13 @@ class StoreWriter:
         self.close()
 
 
-def drop_damaged_lines(directory: Path) -> list[int]:
-    """Write the index anew without lines that are not sound, and return their numbers; nobody else may write."""
-    with take_lock(directory, "written by"):
-        path = directory / INDEX
-        found = scan(path.read_bytes() if path.exists() else b"")
-        if found.damaged:
-            replace_durable(path, b"".join(map(line_of, found.records)))
-        return found.damaged
-
-
 def _refuse_foreign(directory: Path) -> None:
     """Leave alone what is not ours; a dataset whose creation was cut short has only our names in it."""
     if directory.exists() and not directory.is_dir():
         raise DataError(f"{directory} is not a directory")
-    if directory.is_dir() and not (directory / SCHEMA).exists():
+    if directory.is_dir() and not os.path.lexists(directory / SCHEMA):
+        if lost := lost_schema(directory):
+            raise DataError(lost)
         names = {path.name for path in directory.iterdir()} - _OWN_NAMES - {temporary_name(directory / SCHEMA).name}
         if names:
             raise DataError(f"{directory} exists and is not a dataset: it holds {sorted(names)[0]!r}")

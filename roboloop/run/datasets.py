@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
 from roboloop.core.errors import ConfigError, DataError, nearest
+from roboloop.core.files import is_regular
 from roboloop.core.options import Options
+from roboloop.core.text import printable
 from roboloop.core.types import Array
-from roboloop.data.dataset import Dataset
+from roboloop.data.dataset import LABEL_FAULT, Dataset
 from roboloop.data.episodes import Schema
 from roboloop.data.index import SCHEMA
-from roboloop.data.store import StoreWriter, drop_damaged_lines
-from roboloop.data.verify import faults
+from roboloop.data.mend import mend_index
+from roboloop.data.store import StoreWriter
+from roboloop.data.verify import check_index, faults
 from roboloop.run.exchange import FORMATS, export, import_
 from roboloop.track.stats import spearman
 from roboloop.track.terminal import count, number
 
 _COMMIT_EPISODES = 64
+_SHOWN = 10
 _BARS, _BAR_WIDTH = 10, 40
+_LARGEST_RETURN = 1e300
 _SHEET = (6, 8)  # rows and columns of pictures
 
 
@@ -34,7 +39,10 @@ def dataset(args: list[str]) -> int:
         return 0
     if args[0] not in VERBS:
         raise ConfigError(f"unknown verb 'dataset {args[0]}'{nearest(args[0], VERBS)}")
-    return VERBS[args[0]][0](args[1:])
+    try:
+        return VERBS[args[0]][0](args[1:])
+    except MemoryError:
+        raise DataError(f"dataset {args[0]}: there is not enough memory") from None
 
 
 def info(args: list[str]) -> int:
@@ -43,7 +51,7 @@ def info(args: list[str]) -> int:
     options.add_argument("--sheet", type=Path, metavar="FILE.png", help="write pictures of some steps")
     known = options.parse_args(args)
     data = Dataset.open(known.directory)
-    print("\n".join(_about(data)))
+    print("\n".join(map(printable, _about(data))))
     if known.sheet:
         print(f"sheet: {_write_sheet(data, known.sheet)}")
     return 0
@@ -79,10 +87,13 @@ def _about(data: Dataset) -> Iterable[str]:
 
 def disk_bytes(directory: Path) -> int:
     """Return the size of all files of a dataset."""
-    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+    return sum(path.lstat().st_size for path in directory.rglob("*") if is_regular(path))
 
 
 def _histogram(values: Array) -> Iterable[str]:
+    values = values[np.abs(values) < _LARGEST_RETURN]
+    if not len(values):
+        return
     counts, edges = np.histogram(values, bins=_BARS)
     for size, low, high in zip(counts, edges[:-1], edges[1:], strict=True):
         bar = "#" * -(-int(size) * _BAR_WIDTH // int(counts.max()))
@@ -114,33 +125,49 @@ def _pictures(schema: Schema, obs: Array) -> Array:
 def verify(args: list[str]) -> int:
     """Read every byte; damage is one line and exit code 2."""
     known = _options("verify").parse_args(args)
-    data = Dataset.open(known.directory)
+    data = Dataset.open(known.directory, whole=False)
+    said = check_index(data)
     found = list(faults(data))
     if found:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        advice = f"roboloop dataset repair {known.directory} drops what is damaged"
+        advice = f"roboloop dataset repair {known.directory} takes out what is damaged"
         raise DataError(f"{known.directory} is damaged: episode {found[0].id}: {found[0].what}{more}; {advice}")
-    print(f"{known.directory}: {len(data)} episodes, {data.num_steps} steps, all sound")
+    print(printable(f"{known.directory}: {len(data)} episodes, {data.num_steps} steps, all sound{said}"))
     return 0
 
 
 def repair(args: list[str]) -> int:
-    """Drop what is damaged and say what that was."""
+    """Rebuild a damaged index and take out damaged episodes; nothing recorded is deleted, it goes to ``aside/``."""
     known = _options("repair").parse_args(args)
-    if not (known.directory / SCHEMA).exists():
-        raise DataError(f"{known.directory} is not a dataset")
-    for line in drop_damaged_lines(known.directory):
-        print(f"dropped index line {line}")
-    data = Dataset.open(known.directory)
-    with StoreWriter(known.directory, data.schema) as writer:
-        data.refresh()
-        found = list(faults(data))
-        for fault in found:
-            print(f"dropped episode {fault.id}: {fault.what}")
-        writer.evict([fault.id for fault in found])
-    data.refresh()
-    print(f"{known.directory}: {len(data)} episodes, {data.num_steps} steps, all sound")
+    for line in _mend(known.directory):
+        print(printable(line))
     return 0
+
+
+def _mend(directory: Path) -> Iterator[str]:
+    mended = mend_index(directory)
+    yield from (f"dropped index line {line}" for line in mended.damaged)
+    if mended.found:
+        yield f"read back from the shards: {_listed(mended.found)}"
+    data = Dataset.open(directory)
+    with StoreWriter(directory, data.schema) as writer:
+        held = len(data)
+        data.refresh()
+        if len(data) > held:
+            yield f"read back from the shards: {_listed(data.table['id'][held:].tolist())}"
+        found = list(faults(data))
+        writer.relocate([fault.id for fault in found if fault.what == LABEL_FAULT])
+        lost = [fault for fault in found if fault.what != LABEL_FAULT]
+        writer.keep_aside([fault.id for fault in lost])
+        yield from (f"dropped episode {fault.id}: {fault.what}" for fault in lost)
+        writer.evict([fault.id for fault in lost])
+    data.refresh()
+    yield f"{directory}: {len(data)} episodes, {data.num_steps} steps, all sound{check_index(data)}"
+
+
+def _listed(ids: list[int]) -> str:
+    shown = ", ".join(map(str, ids[:_SHOWN]))
+    return f"{len(ids)} episodes ({shown}{', ...' if len(ids) > _SHOWN else ''})"
 
 
 def merge(args: list[str]) -> int:
@@ -210,7 +237,7 @@ def _write(out: Path, sources: list[tuple[Dataset, Array]]) -> int:
                 if done % _COMMIT_EPISODES == 0:
                     writer.commit()
     written = Dataset.open(out)
-    print(f"{out}: {len(written)} episodes, {written.num_steps} steps")
+    print(printable(f"{out}: {len(written)} episodes, {written.num_steps} steps"))
     return 0
 
 
@@ -235,7 +262,7 @@ def _names(way: str) -> str:
 VERBS: dict[str, tuple[Callable[[list[str]], int], str]] = {
     "info": (info, "DIR: what is in it; --sheet FILE.png shows pictures"),
     "verify": (verify, "DIR: read every byte, exit code 2 if anything is damaged"),
-    "repair": (repair, "DIR: drop what is damaged"),
+    "repair": (repair, "DIR: rebuild the index, take out what is damaged; its bytes go to DIR/aside"),
     "merge": (merge, "OUT DIR...: join datasets of the same environment"),
     "filter": (filter_, "DIR OUT: keep some episodes, by return, success, task, or one in K"),
     "export": (export, f"DIR OUT --format {_names('write')}"),

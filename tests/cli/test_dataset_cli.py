@@ -57,7 +57,7 @@ def test_verify_names_the_damage_and_repair_drops_it(pictures):
     assert "dropped" not in roboloop("dataset", "repair", pictures).stdout
 
 
-def test_a_damaged_index_line_is_repaired_by_dropping_it(pictures):
+def test_a_damaged_index_line_is_dropped_and_its_episode_read_back_from_the_shard(pictures):
     index = pictures / "index.log"
     lines = index.read_bytes().splitlines(keepends=True)
     lines[4] = lines[4].replace(b"episode", b"Episode")
@@ -65,8 +65,10 @@ def test_a_damaged_index_line_is_repaired_by_dropping_it(pictures):
     done = roboloop("dataset", "verify", pictures)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "is damaged in line 5" in done.stderr
-    assert "dropped index line 5" in roboloop("dataset", "repair", pictures).stdout
-    assert numbers_in(Dataset.open(pictures)) == [n for n in range(30) if n != 4]
+    done = roboloop("dataset", "repair", pictures)
+    assert "dropped index line 5" in done.stdout
+    assert "read back from the shards: 1 episodes (4)" in done.stdout
+    assert numbers_in(Dataset.open(pictures)) == list(range(30))
 
 
 def test_a_wrong_return_on_record_is_damage(tmp_path):

@@ -66,20 +66,52 @@ def test_kill_9_at_random_moments_loses_nothing_that_was_committed(tmp_path):
         assert referred <= writer.disk_bytes
 
 
-def test_a_torn_index_tail_is_dropped_and_the_bytes_it_spoke_of_are_cut(tmp_path):
+def test_a_torn_index_tail_that_was_never_committed_is_dropped(tmp_path):
     fill(tmp_path, range(6), shard_bytes=1 << 20)
     index = tmp_path / "index.log"
     whole = index.read_bytes()
-    lines = whole.splitlines(keepends=True)
-    for cut in (1, len(lines[-1]) // 2, len(lines[-1]) - 1):
-        index.write_bytes(whole[:-cut])
-        assert numbers_in(Dataset.open(tmp_path)) == list(range(5))
+    line = whole.splitlines(keepends=True)[-1]
+    for cut in (1, len(line) // 2, len(line) - 1):
+        index.write_bytes(whole + line[:-cut])
+        assert numbers_in(Dataset.open(tmp_path)) == list(range(6))
     StoreWriter(tmp_path, schema_of()).close()
-    assert index.read_bytes() == b"".join(lines[:-1])
+    assert index.read_bytes() == whole
     data = Dataset.open(tmp_path)
-    last = data.entry(4)
+    last = data.entry(5)
     assert (tmp_path / "shards" / "000000.bin").stat().st_size == last.offset + last.size
-    assert numbers_in(data) == list(range(5))
+    assert numbers_in(data) == list(range(6))
+
+
+def test_an_index_that_was_cut_is_refused_by_readers_and_writers_and_nothing_is_cut_further(tmp_path):
+    fill(tmp_path, range(6), shard_bytes=1 << 20)
+    index, shard = tmp_path / "index.log", tmp_path / "shards" / "000000.bin"
+    whole, bytes_of_shard = index.read_bytes(), shard.read_bytes()
+    lines = whole.splitlines(keepends=True)
+    for cut in (1, len(lines[-1]) // 2, len(lines[-1]), len(whole) // 2, len(whole)):
+        index.write_bytes(whole[:-cut])
+        with pytest.raises(
+            DataError, match="lines that were committed are missing or changed; roboloop dataset repair"
+        ):
+            Dataset.open(tmp_path)
+        with pytest.raises(
+            DataError, match="lines that were committed are missing or changed; roboloop dataset repair"
+        ):
+            StoreWriter(tmp_path, schema_of())
+        assert index.read_bytes() == whole[:-cut]
+        assert shard.read_bytes() == bytes_of_shard
+
+
+def test_whole_episodes_that_were_not_committed_are_taken_up_by_the_next_writer(tmp_path):
+    fill(tmp_path, range(2))
+    index, mark = (tmp_path / "index.log").read_bytes(), (tmp_path / "index.mark").read_bytes()
+    fill(tmp_path, range(2, 9))
+    (tmp_path / "index.log").write_bytes(index)
+    (tmp_path / "index.mark").write_bytes(mark)
+    assert numbers_in(Dataset.open(tmp_path)) == [0, 1]
+    StoreWriter(tmp_path, schema_of()).close()
+    data = Dataset.open(tmp_path)
+    assert numbers_in(data) == list(range(9))
+    assert data.table["id"].tolist() == list(range(9))
 
 
 def test_shard_bytes_that_no_line_refers_to_are_removed(tmp_path):

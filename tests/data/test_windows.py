@@ -132,7 +132,7 @@ def test_damage_is_an_error_and_not_a_batch(tmp_path):
     path = tmp_path / "shards" / "000000.bin"
     content = bytearray(path.read_bytes())
     entry = data.entry(2)
-    content[entry.offset + entry.size - 5] ^= 1
+    content[entry.end - entry.label - 5] ^= 1
     path.write_bytes(content)
     windows = Windows(Dataset.open(tmp_path), 5, 64, seed=0)
     with pytest.raises(DataError, match="episode 2 is damaged"):
