@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import os
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 from roboloop.core.errors import DataError
 from roboloop.core.files import is_inside
-from roboloop.launch.watch import Row, look
+from roboloop.launch.watch import Row
+from roboloop.launch.watch import look as looked_at
 
 _FRESH_S = 1.0
+_PATIENCE_S = 2.0
+"""A request waits so long for a look at all runs, then it is answered with the last one."""
+_REST = 4.0
+"""Looks that take long are this many times as far apart as they take."""
+_MOST_RUNS = 10_000
+"""Of one root; a page of more would be of no use."""
+_MOST_BYTES = 4 << 30
+"""Of a film."""
 MEDIA = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif", ".png": "image/png", ".jpg": "image/jpeg"}
 """What a page may embed; nothing that a browser would run."""
 
@@ -26,22 +37,49 @@ class Catalog:
     def __init__(self, roots: Sequence[Path]) -> None:
         self.roots = [root.resolve() for root in roots]
         self._rows: dict[str, Row] = {}
-        self._looked_s = -math.inf
+        self._due_s = -math.inf
         self._lock = threading.Lock()
+        self._look: Future[dict[str, Row]] | None = None
 
     def rows(self) -> dict[str, Row]:
-        """Return all runs by their ids."""
+        """Return all runs by their ids: as they are now, or where looking takes long as they were."""
         with self._lock:
-            if time.monotonic() - self._looked_s > _FRESH_S:
-                found: dict[str, Row] = {}
-                for root in self.roots:
-                    found |= {id_of(row.path): row for row in look(root) if contained(row.path, root)}
-                self._rows, self._looked_s = found, time.monotonic()
-            return self._rows
+            if self._look is None and time.monotonic() >= self._due_s:
+                self._look = Future()
+                threading.Thread(target=self._look_again, args=(self._look,), name="dash-look", daemon=True).start()
+            look = self._look
+        if look is not None:
+            with contextlib.suppress(TimeoutError):
+                look.result(_PATIENCE_S)
+        return self._rows
+
+    def is_looking(self) -> bool:
+        """Say whether a look takes so long that nobody waits for it."""
+        return self._look is not None
 
     def forget(self) -> None:
         """Look again at the next question."""
-        self._looked_s = -math.inf
+        with self._lock:
+            self._due_s = -math.inf
+            self._look = None  # one that is under way may have seen what was before
+
+    def _look_again(self, look: Future[dict[str, Row]]) -> None:
+        start_s, found, error = time.monotonic(), dict[str, Row](), None
+        try:
+            for root in self.roots:
+                found |= {id_of(row.path): row for row in looked_at(root, _MOST_RUNS) if contained(row.path, root)}
+        except BaseException as caught:  # whoever waits is told
+            error = caught
+        with self._lock:
+            if self._look is look:
+                now_s = time.monotonic()
+                # looking at very many runs must not take all the time that there is
+                self._look, self._due_s = None, now_s + max(_FRESH_S, _REST * (now_s - start_s))
+                self._rows = self._rows if error else found
+        if error:
+            look.set_exception(error)
+        else:
+            look.set_result(found)
 
     def run(self, run_id: str) -> Path:
         """Return the directory of a run; an id that is not ours is a DataError."""
@@ -76,14 +114,17 @@ def contained(path: Path, root: Path) -> bool:
 
 def is_media(path: Path, run: Path) -> bool:
     """Say whether a path is a film or picture of a run: by its name, and by that of the file it may link to."""
-    if path.suffix.lower() not in MEDIA or not contained(path, run) or not path.is_file():
+    try:
+        if path.suffix.lower() not in MEDIA or not contained(path, run) or not path.is_file():
+            return False
+        return path.resolve().suffix.lower() in MEDIA and path.stat().st_size <= _MOST_BYTES
+    except (OSError, RuntimeError):  # it has just gone, or is a loop of links
         return False
-    return path.resolve().suffix.lower() in MEDIA
 
 
 def id_of(path: Path) -> str:
     """Return a short name of a run's path that needs no quoting."""
-    return hashlib.sha256(str(path).encode()).hexdigest()[:10]
+    return hashlib.sha256(os.fsencode(path)).hexdigest()[:10]
 
 
 def listed(catalog: Catalog) -> list[dict[str, Any]]:

@@ -46,19 +46,15 @@ def dash(args: list[str]) -> int:
 
         webbrowser.open(url)
     # only now what takes long to load: a browser starts meanwhile, and waits at the socket
-    import uvicorn
-
+    from roboloop.dash.connections import make_server
     from roboloop.dash.series import Logs
     from roboloop.dash.server import make_app, read_in_background
 
     logs, ended = Logs(), threading.Event()
     app = make_app(roots, token, port, host_names(known.host, port), logs)
     read_in_background(logs, ended)
-    config = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2
-    )
     try:
-        uvicorn.Server(config).run(sockets=[listening])
+        make_server(app).run(sockets=[listening])
     finally:
         ended.set()
     return 0

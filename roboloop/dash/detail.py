@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from roboloop.core.errors import DataError
+from roboloop.core.files import is_directory, is_regular, open_regular
 from roboloop.core.types import Array
 from roboloop.dash.catalog import MEDIA, contained, is_media
 from roboloop.dash.curves import LOGS
@@ -20,6 +22,7 @@ from roboloop.dash.series import Logs, is_number, stamp_of, thin
 from roboloop.data.index import INDEX, SCHEMA
 from roboloop.launch.job import Job
 from roboloop.track.curves import MEASURES, SOURCES
+from roboloop.track.inside import names_in
 from roboloop.track.metrics import DELAY_EDGES_MS, finite
 from roboloop.track.read import AFTERWARDS, names_of
 from roboloop.track.summary import read_settings, read_summary, seconds_at
@@ -41,7 +44,7 @@ def version(run: Path, logs: Logs) -> str:
     """Return what changes when anything does that the page shows of a run beside its state and its log."""
     files = [run / name for name in (*LOGS, "config.yaml", "meta.json")]
     files += [run / name / inner for name in _DATASETS for inner in (SCHEMA, INDEX)]
-    files += sorted(path for folder in ("eval", *_MEDIA_FOLDERS) for path in (run / folder).rglob("*"))
+    files += [path for folder in ("eval", *_MEDIA_FOLDERS) for path in names_in(run / folder)]
     stamps = [(str(path), stamp_of(path)) for path in files]
     return hashlib.sha256(repr((stamps, logs.num_read)).encode()).hexdigest()[:16]
 
@@ -84,8 +87,10 @@ def media(run: Path) -> list[dict[str, Any]]:
     """Return the films and pictures of a run, newest first."""
     found: list[dict[str, Any]] = []
     for folder in _MEDIA_FOLDERS:
-        for path in sorted((run / folder).rglob("*")):
-            if not path.name.startswith(".") and is_media(path, run):
+        for path in names_in(run / folder):
+            if path.name.startswith(".") or not is_media(path, run):
+                continue
+            with contextlib.suppress(OSError):  # it has just gone
                 stat = path.stat()
                 found.append({
                     "name": str(path.relative_to(run)), "kind": MEDIA[path.suffix.lower()].split("/")[0],
@@ -96,7 +101,7 @@ def media(run: Path) -> list[dict[str, Any]]:
 
 def datasets(run: Path) -> list[dict[str, Any]]:
     """Return what a run recorded, and when that last grew."""
-    found = {name: stamp_of(run / name / INDEX) for name in _DATASETS if (run / name / SCHEMA).is_file()}
+    found = {name: stamp_of(run / name / INDEX) for name in _DATASETS if is_regular(run / name / SCHEMA)}
     return [{"name": name, "unix_s": stamp.mtime_ns / 1e9 if stamp else None} for name, stamp in found.items()]
 
 
@@ -147,11 +152,11 @@ def _share(value: Any) -> float:
 def tail(run: Path, start: int | None) -> dict[str, Any]:
     """Return what a run said from an offset on, or its end; never more than a bounded number of bytes."""
     log = Job(run).log
-    path = log if log.is_file() else run / "metrics.jsonl"
+    path = log if is_directory(log.parent) and is_regular(log) else run / "metrics.jsonl"
     if not contained(path, run):
         raise DataError("no log")
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)
             # a log that became shorter was cut by a resume: its end is shown anew
             begin = (
@@ -159,7 +164,7 @@ def tail(run: Path, start: int | None) -> dict[str, Any]:
             )
             file.seek(begin)
             data = file.read(TAIL_BYTES)
-    except OSError:
+    except (OSError, DataError):
         return {"file": "", "text": "", "from": 0, "to": 0, "size": 0}
     cut = data.find(b"\n") + 1 if begin and begin != start else 0
     whole = data.rfind(b"\n") + 1 if begin + len(data) < size else len(data)

@@ -7,6 +7,7 @@ import functools
 import json
 import math
 import os
+import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,8 @@ from typing import IO, Any, NamedTuple, TypeGuard
 import msgspec
 import numpy as np
 
+from roboloop.core.errors import DataError
+from roboloop.core.files import open_regular
 from roboloop.track.stats import Floats
 
 SKETCH_BYTES = 1 << 20
@@ -30,6 +33,10 @@ _LONGEST_LINE = 1 << 20
 _PROOF_BYTES = 64
 _MOST_VALUES = 40_000_000
 """Numbers kept in memory of whole logs, of all together (320 MB)."""
+_MOST_BYTES = 8 << 30
+"""A log is read as a whole up to this size; of a longer one there is a sketch."""
+_MOST_NAMES = 10_000
+"""Names of numbers that are known of one log."""
 _MOST_SKETCHED = 200_000
 """Lines of sketches kept in memory, of all logs together."""
 _RARE = b'"eval/'
@@ -90,6 +97,8 @@ class _Names:
 
     def add(self, rows: Sequence[Row]) -> None:
         for row in rows:
+            if len(self.names) >= _MOST_NAMES:
+                return
             self.names |= {key: None for key, value in row.items() if key not in self.names and is_number(value)}
 
 
@@ -117,11 +126,12 @@ class Logs:
             kept = self._kept.get((path, key)) or _Kept()
             self._check(path, kept, stamp)
             if stamp.size - kept.offset <= self._sketch_bytes:
-                self._read_on(path, key, kept)
+                self._read_on(path, key, kept, stamp.size)
                 self._keep(path, key, kept)
                 return Column(*kept.joined(), True)
-            self._wanted[path, key] = None
-            self.wake.set()
+            if stamp.size <= _MOST_BYTES:
+                self._wanted[path, key] = None
+                self.wake.set()
         return Column(*_column(self.sketch(path), key), False)
 
     def work(self) -> bool:
@@ -131,7 +141,9 @@ class Logs:
                 self.wake.clear()
                 return False
             path, key = next(iter(self._wanted))
-            if not self._read_part(path, key):
+            if self._read_part(path, key):
+                self._wanted.move_to_end((path, key))  # a log that never ends keeps no other one waiting
+            else:
                 self._wanted.pop((path, key), None)
                 self.num_read += 1
         return True
@@ -139,10 +151,10 @@ class Logs:
     def _read_part(self, path: Path, key: str) -> bool:
         """Read a part of a log; say whether so much is left that it is not to be read while somebody waits."""
         kept, stamp = self._kept.get((path, key)) or _Kept(), stamp_of(path)
-        if stamp is None:
+        if stamp is None or stamp.size > _MOST_BYTES:
             return False
         self._check(path, kept, stamp)
-        more = self._read_on(path, key, kept, once=True)
+        more = self._read_on(path, key, kept, stamp.size, once=True)
         self._keep(path, key, kept)
         return more and stamp.size - kept.offset > self._sketch_bytes
 
@@ -202,12 +214,12 @@ class Logs:
             self._names.pop(path, None)
         kept.inode = stamp.inode
 
-    def _read_on(self, path: Path, key: str, kept: _Kept, once: bool = False) -> bool:
-        """Read whole lines from the offset on; say whether there may be more."""
+    def _read_on(self, path: Path, key: str, kept: _Kept, size: int, once: bool = False) -> bool:
+        """Read whole lines from the offset on; say whether there may be more. What grows meanwhile is for later."""
         try:
-            with open(path, "rb") as file:
+            with open_regular(path) as file:
                 file.seek(kept.offset)
-                while data := _whole_lines(file):
+                while kept.offset < size and (data := _whole_lines(file)):
                     step, value = values(data, key)
                     self._note(path, data)
                     if len(step):
@@ -216,7 +228,7 @@ class Logs:
                     kept.proof = (kept.proof + data[-_PROOF_BYTES:])[-_PROOF_BYTES:]
                     if once:
                         return True
-        except OSError:
+        except (OSError, DataError):
             pass
         return False
 
@@ -236,12 +248,12 @@ class Logs:
 
 
 def stamp_of(path: Path) -> Stamp | None:
-    """Return what changes when a file does; none where there is no such file."""
+    """Return what changes when a file does; none where there is no regular file of this name."""
     try:
-        stat = path.stat()
-    except OSError:
+        found = path.lstat()
+    except (OSError, ValueError):
         return None
-    return Stamp(stat.st_ino, stat.st_size, stat.st_mtime_ns)
+    return Stamp(found.st_ino, found.st_size, found.st_mtime_ns) if stat.S_ISREG(found.st_mode) else None
 
 
 def values(data: bytes, key: str) -> tuple[Floats, Floats]:
@@ -325,17 +337,17 @@ def _whole_lines(file: IO[bytes]) -> bytes:
 
 def _before(path: Path, offset: int) -> bytes:
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             file.seek(max(0, offset - _PROOF_BYTES))
             return file.read(min(offset, _PROOF_BYTES))
-    except OSError:
+    except (OSError, DataError):
         return b""
 
 
 def _sampled(path: Path, size: int) -> Iterator[Row]:
     """Yield all rows of a short log; of a long one the first, the last and single ones at even distances in bytes."""
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open_regular(path) as file:
             head = file.read(_HEAD_BYTES)
             if size <= len(head):
                 yield from parse(head[: head.rfind(b"\n") + 1])
@@ -344,10 +356,10 @@ def _sampled(path: Path, size: int) -> Iterator[Row]:
             block = min(max(3 * longest, _BLOCK_BYTES), _LONGEST_LINE)  # lines of evaluations may be longer
             lines = [head.partition(b"\n")[0]]
             for i in range(1, SKETCH_LINES):
-                part = os.pread(file.fileno(), block, (size - block) * i // (SKETCH_LINES - 1))
+                part = os.pread(file.fileno(), block, max(0, size - block) * i // (SKETCH_LINES - 1))
                 # the first piece is the end of a line, the last one the beginning of another
                 lines += part.split(b"\n", 2)[1:-1] if i < SKETCH_LINES - 1 else part.rsplit(b"\n", 2)[1:-1]
-    except OSError:
+    except (OSError, DataError):
         return
     newest = -math.inf
     for row in parse(b"\n".join(lines)):

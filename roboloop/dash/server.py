@@ -46,7 +46,8 @@ class Page:
 
     def runs(self, request: Request) -> Response:
         """List all runs."""
-        return _json({"runs": listed(self.catalog), "roots": [str(root) for root in self.catalog.roots]})
+        runs, roots = listed(self.catalog), [str(root) for root in self.catalog.roots]
+        return _json({"runs": runs, "roots": roots, "looking": self.catalog.is_looking()})
 
     def keys(self, request: Request) -> Response:
         """Name all that some runs logged."""
@@ -176,6 +177,8 @@ def _guarded(answer: Answer, logs: Logs) -> Answer:
         except UserError as error:
             known = "no such" in str(error)
             return _refuse(str(error), 404 if known else 409)
+        except OSError as error:  # files that went meanwhile, or are not ours to read
+            return _refuse(f"{error.filename or 'a file'}: {error.strerror or error}", 409)
         except Exception as error:  # a bug, or files that nobody thought of: the page goes on, and the terminal is told
             traceback.print_exc()
             return _refuse(

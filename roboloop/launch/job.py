@@ -55,6 +55,7 @@ EXISTS = 3
 """Exit code of whoever found somebody else at work on the run: it says nothing of the run."""
 _NO_PLACE = dict.fromkeys(("slot", "cpus", "gpu"))
 _TAIL_BYTES = 4096
+_MOST_BYTES = 1 << 20
 _LOOK_S = 1.0
 """Longer than anybody takes to look whether a lock is held."""
 
@@ -92,7 +93,7 @@ class Job:
         if not is_directory(self.folder):
             return {}
         try:
-            facts = read_json(self.folder / "facts.json")
+            facts = read_json(self.folder / "facts.json", _MOST_BYTES)
         except DataError:
             return {}
         return facts if isinstance(facts, dict) else {}

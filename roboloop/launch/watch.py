@@ -58,12 +58,13 @@ def show(root: Path, sum_first: bool = False) -> str:
     return "\n".join(parts[::-1] if sum_first else parts)
 
 
-def look(root: Path) -> list[Row]:
-    """Return all runs at or under a root: those that were begun, then those of sweeps that wait."""
+def look(root: Path, most: int | None = None) -> list[Row]:
+    """Return all runs at or under a root: those that were begun, then those of sweeps that wait; ``most`` of each."""
     planned = planned_runs(root)
-    begun = [_row(info.path, info, planned.get(info.path, info.steps)) for info in find_runs(root)]
+    begun = [_row(info.path, info, planned.get(info.path, info.steps)) for info in find_runs(root, most)]
     paths = {row.path for row in begun}
-    return begun + [_row(path, None, steps) for path, steps in planned.items() if path not in paths]
+    waiting = [path for path in planned if path not in paths]
+    return begun + [_row(path, None, planned[path]) for path in waiting[:most]]
 
 
 def summary(rows: list[Row]) -> str:

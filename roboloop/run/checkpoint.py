@@ -56,6 +56,8 @@ class Checkpoint(NamedTuple):
     seconds: dict[str, float]
     config: Mapping[str, Any]
     """What the run was then, by config key (``run/config.py: identity``); empty in checkpoints of older versions."""
+    weights: str = ""
+    """Digest of all its tensors, once it is written."""
 
     def check_config(self, now: Mapping[str, Any]) -> None:
         """Refuse a run whose config is not the one that this checkpoint was made with."""
@@ -124,7 +126,8 @@ def read(path: Path) -> Checkpoint:
         sums = body.get("log_checksums", {})
         logs = {name: Mark(int(offset), sums.get(name)) for name, offset in body["log_offsets"].items()}
         seconds = {str(name): float(value) for name, value in body["seconds"].items()}
-        return Checkpoint(path, int(body["step"]), state, frontier, logs, seconds, dict(body.get("config", {})))
+        config = dict(body.get("config", {}))
+        return Checkpoint(path, int(body["step"]), state, frontier, logs, seconds, config, body["files"][_TENSORS])
 
 
 @contextlib.contextmanager

@@ -160,8 +160,10 @@ def _run(run: RunDir, resume: bool, parts: Parts | None = None) -> int:
         progress.note(f"{state} at step {runner.clock.step}{hint}")
         if state == "done" and not cfg.eval.episodes:
             progress.note(f"not evaluated yet: roboloop eval {run.path} --checkpoint all")
+        out = run.path / "plots" / "curve.png"
         with contextlib.suppress(DataError):  # too short a run has nothing to draw
-            progress.note(f"curve: {plot_runs([traced(run.path)], run.path / 'plots' / 'curve.png')}")
+            if not out.parent.is_symlink():
+                progress.note(f"curve: {plot_runs([traced(run.path)], out)}")
     finally:
         runner.close()
         run.close()

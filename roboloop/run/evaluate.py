@@ -19,7 +19,7 @@ from roboloop.envs.env import SimulatorDied, counted
 from roboloop.envs.robot import Holding, RobotFault
 from roboloop.sample.stack import FrameStack
 from roboloop.track.metrics import JsonlLog, finite
-from roboloop.track.read import read_jsonl
+from roboloop.track.read import WEIGHTS, read_jsonl
 from roboloop.track.stats import bootstrap_interval, wilson_interval
 
 VALIDATION, TEST = "validation", "test"
@@ -250,7 +250,8 @@ def _known_episodes(out: Path, header: dict[str, Any]) -> dict[int, dict[str, An
     if not lines:  # none yet, or killed while the first line was written
         return {}
     # a run may have been moved since; older versions wrote down where it was
-    if _without_place(lines[0]) != _without_place(json.loads(json.dumps(finite(header)))):
+    older = () if WEIGHTS in lines[0] else (WEIGHTS,)
+    if _without(lines[0], "run") != _without(json.loads(json.dumps(finite(header))), "run", *older):
         raise DataError(f"{out} holds another evaluation: give this one its own --name")
     try:
         return {int(row["episode"]): _checked_row(row) for row in lines[1:]}
@@ -258,8 +259,8 @@ def _known_episodes(out: Path, header: dict[str, Any]) -> dict[int, dict[str, An
         raise DataError(f"{out} is damaged: {type(error).__name__} {error}") from None
 
 
-def _without_place(header: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in header.items() if key != "run"}
+def _without(header: dict[str, Any], *left_out: str) -> dict[str, Any]:
+    return {key: value for key, value in header.items() if key not in left_out}
 
 
 def _checked_row(row: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 from roboloop.algos.pick_config import PickConfig
 from roboloop.core.config import override, parse_flags, to_dict
 from roboloop.core.errors import ConfigError, DataError
-from roboloop.core.files import replace_atomic
+from roboloop.core.files import own_directory, replace_atomic
 from roboloop.core.sealed import Chain
 from roboloop.core.tasks import forced_schedule
 from roboloop.core.types import Array, Env, Policy, PortablePolicy, RewardAware
@@ -26,7 +26,7 @@ from roboloop.run.evaluate import TEST, Plan, Summary
 from roboloop.run.rundir import RunDir
 from roboloop.run.runner import describe
 from roboloop.track.metrics import finite, line_of
-from roboloop.track.read import AFTERWARDS
+from roboloop.track.read import AFTERWARDS, WEIGHTS
 from roboloop.track.terminal import table
 
 ALL = "all"
@@ -102,7 +102,7 @@ def evaluate_run(path: Path, which: str, wish: Wish) -> None:
         policy, summary, out = exam.take(point, wish.name or wish.name_of(point.step))
         _report(summary, out)
         if wish.video:
-            _record(policy, cfg, run.path / "videos" / f"evaluation{wish.suffix}.mp4", wish.plan)
+            _record(policy, cfg, own_directory(run.path / "videos") / f"evaluation{wish.suffix}.mp4", wish.plan)
     finally:
         exam.close()
 
@@ -121,7 +121,7 @@ class _Exam:
         """Return a checkpoint's policy, how it did, and where its episodes are."""
         run, target = self._run, self._wish.target
         policy = build.policy_of(self._trained, self._spec, point)
-        about: dict[str, Any] = {"checkpoint_step": point.step}
+        about: dict[str, Any] = {"checkpoint_step": point.step, WEIGHTS: point.weights}
         if self._wish.is_elsewhere:
             about["env"] = to_dict(self._cfg.env)
         if target is not None:
@@ -132,7 +132,7 @@ class _Exam:
             about["schedule"] = self._wish.schedule
         if self._wish.pick:
             about["pick"] = self._wish.pick
-        out = run.path / "eval" / f"{name}{self._wish.suffix}.jsonl"
+        out = own_directory(run.path / "eval") / f"{name}{self._wish.suffix}.jsonl"
         return policy, self._tester.run(policy, self._wish.plan, out, about, print), out
 
     def close(self) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import io
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from roboloop.core.errors import DataError
-from roboloop.core.files import writing
+from roboloop.core.files import replace_atomic, writing
 from roboloop.track.curves import MEASURES, Group, Traced, described, grouped, make_group, summarise, time_unit
 from roboloop.track.stats import Floats
 from roboloop.track.terminal import count
@@ -44,13 +43,8 @@ def made_groups(runs: Sequence[Traced], group_by: str = "experiment/task") -> li
 
 def write(figure: Figure, out: Path) -> None:
     """Write a picture whole or not at all."""
-    partial = out.with_name(f".{out.name}.tmp-{os.getpid()}")
     with writing(out):
-        try:
-            _save(figure, partial)
-            partial.replace(out)
-        finally:
-            partial.unlink(missing_ok=True)
+        replace_atomic(out, _png(figure))
 
 
 def _draw(groups: Sequence[Group]) -> Figure:
@@ -85,13 +79,15 @@ def _draw(groups: Sequence[Group]) -> Figure:
     return figure
 
 
-def _save(figure: Figure, path: Path) -> None:
-    """Write a PNG of 256 colours: a third of the size, and no eye sees it in lines on white."""
+def _png(figure: Figure) -> bytes:
+    """Return a PNG of 256 colours: a third of the size, and no eye sees it in lines on white."""
     from PIL import Image
 
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
-    Image.open(buffer).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, format="png", optimize=True)
+    small = io.BytesIO()
+    Image.open(buffer).convert("RGB").quantize(256, dither=Image.Dither.NONE).save(small, format="png", optimize=True)
+    return small.getvalue()
 
 
 def look(index: int) -> tuple[str, _Style]:

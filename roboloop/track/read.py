@@ -26,6 +26,8 @@ from roboloop.core.sealed import Chain
 STATES = ("running", "done", "failed", "stopped")
 AFTERWARDS = "eval.jsonl"
 """Rows of ``roboloop eval RUN --checkpoint all``, as training's own in metrics.jsonl, which only training writes."""
+WEIGHTS = "weights"
+"""In the first row of an evaluation: the digest of what was evaluated, as the manifest of its checkpoint has it."""
 _MARKERS = ("status.json", "config.yaml", "meta.json", "metrics.jsonl")
 _DEPTH = 8  # runs/<experiment>/<task>/<seed>, where an experiment may be several folders: sweeps, stages of simgan
 SWEEP = ".sweep"
@@ -35,6 +37,8 @@ LAUNCH = "launch"
 _STALE_S = 600.0  # a process of another host cannot be asked; this long without a sign and it counts as lost
 _CLOCK_SLACK_S = 60.0
 _LONGEST_LINE = 16 << 20
+_MOST_BYTES = 1 << 20
+"""Of a status or a config: all runs of a folder are looked at again and again."""
 _BRACKETS = 100
 _MOST_ENTRIES = 1_000_000
 _LINK_DEPTH, _MOST_LINKED = 4, 50_000
@@ -73,16 +77,22 @@ class Series(NamedTuple):
 _NOTHING = Series(np.empty(0), np.empty(0))
 
 
-def find_runs(root: Path) -> list[RunInfo]:
-    """Return every run under a root, an experiment, a task, or the run itself, sorted by name and seed."""
-    infos = []
+def find_runs(root: Path, most: int | None = None) -> list[RunInfo]:
+    """Return every run under a root, an experiment, a task, or the run itself, sorted by name and seed.
+
+    Where there are more than ``most`` runs, or too many files, the last row is of a folder and says so.
+    """
+    infos: list[RunInfo] = []
     walk = _Walk()
     for path in walk.runs(root):
+        if len(infos) == most:
+            walk.unseen.insert(0, root)
+            break
         try:
             infos.append(read_run(path))
         except DataError as error:
             infos.append(RunInfo(path, *names_of(path), state="damaged", error=str(error)))
-    why = "too many files to look for runs"
+    why = "too many files to look for runs" if len(infos) != most else f"only {most} of its runs are shown"
     infos += [RunInfo(path, *names_of(path), "damaged", error=f"{path}: {why}") for path in walk.unseen[:1]]
     return sorted(infos, key=lambda i: (i.experiment, i.task, -1 if i.seed is None else i.seed, str(i.path)))
 
@@ -202,7 +212,7 @@ def read_status(path: Path) -> dict[str, Any]:
     file = path / "status.json"
     if not os.path.lexists(file):
         raise DataError(f"{path}: not a run directory (no status.json)")
-    status = read_json(file)
+    status = read_json(file, _MOST_BYTES)
     if not isinstance(status, dict) or status.get("state") not in STATES:
         raise DataError(f"{path}: status.json is not a run's status")
     if not all(type(status.get(key)) is int and _optional(status[key]) is not None for key in ("step", "steps")):
@@ -277,7 +287,7 @@ def names_of(path: Path) -> tuple[str, str, int | None]:
 def _experiment(path: Path) -> str:
     """Return what the config says the experiment is called, without reading all of it; empty where it does not."""
     try:
-        text = read_bytes(path / "config.yaml").decode()
+        text = read_bytes(path / "config.yaml", _MOST_BYTES).decode()
     except (DataError, UnicodeDecodeError):
         return ""
     line = next((line for line in text.splitlines() if line.startswith("experiment:")), "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from roboloop.core.errors import DataError
+from roboloop.core.files import replace_atomic, writing
 from roboloop.core.types import Array
 
 if TYPE_CHECKING:
@@ -19,8 +21,10 @@ _GAP = 2
 
 def write_sheet(pictures: Sequence[Array], path: Path, columns: int) -> Path:
     """Write pictures ``[C, H, W]`` uint8 row by row into one PNG; of stacked frames the last is shown."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draw_sheet(pictures, columns).save(path, format="PNG")
+    out = io.BytesIO()
+    draw_sheet(pictures, columns).save(out, format="PNG")
+    with writing(path):
+        replace_atomic(path, out.getvalue())
     return path
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from roboloop.core.errors import MissingExtra
+from roboloop.core.errors import DataError, MissingExtra
+from roboloop.core.files import own_directory, read_bytes, remove, replace_atomic
 from roboloop.track.metrics import finite
 
+_LONGEST_ID = 128
 _SUFFIX = ".roboloop"  # names the event files that are ours to delete
 
 
@@ -57,8 +58,8 @@ class TensorBoardSink:
         from tensorboard.compat.proto import event_pb2
 
         self.close()
-        for old in self.directory.glob(f"events.out.tfevents.*{_SUFFIX}"):
-            old.unlink()
+        for old in own_directory(self.directory).glob(f"events.out.tfevents.*{_SUFFIX}"):
+            remove(old)
         # a TensorBoard that has read the deleted files drops their points when it meets a session start
         start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
         self._open().add_event(event_pb2.Event(wall_time=time.time(), step=0, session_log=start))
@@ -78,7 +79,7 @@ class TensorBoardSink:
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
             self._writer = EventFileWriter(
-                str(self.directory), max_queue_size=1000, flush_secs=10, filename_suffix=_SUFFIX
+                str(own_directory(self.directory)), max_queue_size=1000, flush_secs=10, filename_suffix=_SUFFIX
             )
         return self._writer
 
@@ -102,6 +103,9 @@ class WandbSink:
         except ImportError as error:
             raise MissingExtra("Weights & Biases is not installed: pip install roboloop[wandb]") from error
         self.run_dir = run_dir
+        folder = own_directory(run_dir / "wandb")
+        if os.path.lexists(folder / "settings"):
+            raise DataError(f"{folder / 'settings'} could send the run elsewhere: delete it, or use --no-wandb")
         experiment, task, seed = run_dir.resolve().parts[-3:]
         self._run = wandb.init(
             project="roboloop",
@@ -126,7 +130,7 @@ class WandbSink:
         current = Path(self._run.dir).resolve().parent
         for old in (self.run_dir / "wandb").resolve().glob(f"offline-run-*-{self._run.id}"):
             if old != current:
-                shutil.rmtree(old)
+                remove(old)
         first = self._run.step  # zero, or online where the server's copy ends: what it has cannot be replaced
         for row in rows:
             if row["step"] >= first:
@@ -140,8 +144,11 @@ class WandbSink:
 def _wandb_id(run_dir: Path) -> str:
     """Return the id of this run directory's W&B run, the same after a resume."""
     path = run_dir / "wandb" / "id.txt"
-    if path.exists():
-        return path.read_text().strip()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(uuid.uuid4().hex)
-    return path.read_text()
+    if os.path.lexists(path):
+        known = read_bytes(path, _LONGEST_ID).strip()
+        if not known.isalnum():
+            raise DataError(f"{path} is not an id of a W&B run")
+        return known.decode()
+    new = uuid.uuid4().hex
+    replace_atomic(path, new.encode())
+    return new

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,14 +16,17 @@ import numpy as np
 
 from roboloop.core.config import read_file
 from roboloop.core.errors import ConfigError, DataError
-from roboloop.core.files import is_inside, read_json
+from roboloop.core.files import is_directory, is_inside, is_regular, read_json
 from roboloop.track.curves import Curve, Traced, read_curves, shown_as
+from roboloop.track.inside import names_in
 from roboloop.track.metrics import finite
-from roboloop.track.read import read_jsonl, read_run
+from roboloop.track.read import WEIGHTS, read_jsonl, read_run
 from roboloop.track.stats import bootstrap_interval
 
 _VIDEOS = (".mp4", ".gif")
 _LINKED = "is a link out of the run: not shown"
+_SUMMARY = ".summary.json"
+_MOST_BYTES = 256 << 20
 _DATASETS = ("dataset", "recorded")
 ORIGIN: dict[str, type | UnionType] = {
     "command": list, "versions": dict, "python": str, "platform": str, "cpus": int, "git": str, "git_dirty": bool,
@@ -139,8 +143,8 @@ def read_summary(path: Path, read_dataset: DatasetReader | None = None, with_log
     origin = _part(partial(_origin, path), notes) or {}
     datasets: dict[str, Facts] = {}
     for folder in _DATASETS if read_dataset else ():
-        if read_dataset and (path / folder).is_dir():
-            facts = _part(partial(read_dataset, path / folder), notes)
+        if read_dataset and os.path.lexists(path / folder):
+            facts = _part(partial(_dataset, path, folder, read_dataset), notes)
             datasets |= {folder: finite(facts)} if facts else {}
     config.pop("seed", None)
     return RunSummary(
@@ -174,8 +178,8 @@ def read_settings(run: Path) -> Facts:
 def _inside(run: Path, name: str) -> Path:
     """Return a file of a run, or refuse a link to what is elsewhere: a report may be given away."""
     path = run / name
-    if path.exists() and not is_inside(path, run):
-        raise DataError(f"{path} {_LINKED}")
+    if path.is_symlink():
+        raise DataError(f"{path} {_why_not(path, run)}")
     return path
 
 
@@ -209,9 +213,17 @@ def flatten(data: Mapping[str, Any], where: str = "") -> Facts:
 
 def _own(run: Path, folder: str, notes: list[str]) -> list[Path]:
     """Return the files in a folder of a run, and note those that are links to what is elsewhere."""
-    files = sorted((run / folder).glob("*"))
-    notes += [f"{file} {_LINKED}" for file in files if not is_inside(file, run)]
-    return [file for file in files if is_inside(file, run)]
+    if os.path.lexists(run / folder) and not is_directory(run / folder):
+        notes.append(f"{run / folder} {_LINKED if (run / folder).is_symlink() else 'is not a directory'}")
+    files = names_in(run / folder, depth=1)
+    notes += [f"{file} {_why_not(file, run)}" for file in files if not is_regular(file)]
+    return [file for file in files if is_regular(file)]
+
+
+def _why_not(path: Path, run: Path) -> str:
+    if not path.is_symlink():
+        return "is not a regular file"
+    return "is a link: it is not followed" if is_inside(path, run) else _LINKED
 
 
 def _part(read: Callable[[], Any], notes: list[str]) -> Any:
@@ -220,7 +232,13 @@ def _part(read: Callable[[], Any], notes: list[str]) -> Any:
         return read()
     except DataError as error:
         notes.append(str(error))
-        return None
+    except OSError as error:
+        notes.append(f"{error.filename or 'a file'} cannot be read: {error.strerror or error}")
+    return None
+
+
+def _dataset(run: Path, folder: str, read: DatasetReader) -> Facts:
+    return read(_inside(run, folder))
 
 
 def _origin(path: Path) -> Facts:
@@ -243,17 +261,33 @@ def seconds_at(last: Mapping[str, Any]) -> dict[str, float]:
 
 def _evaluations(path: Path, config: Facts, notes: list[str]) -> tuple[Evaluation, ...]:
     found = []
-    for file in _own(path, "eval", notes):
+    files = _own(path, "eval", notes)
+    summed = (file.with_name(file.name.removesuffix(_SUMMARY) + ".jsonl") for file in files if _SUMMARY in file.name)
+    notes += [f"{file} is missing, its summary is there" for file in summed if file not in files]
+    for file in files:
         if file.suffix != ".jsonl":
             continue
         try:
             header, *rows = read_jsonl(file) or [{}]
+            _check_weights(path, header)
             found += [_evaluation(file.stem, header, rows, config)] if rows else []
         except DataError as error:
-            notes.append(str(error))
+            notes.append(str(error) if str(file) in str(error) else f"{file}: {error}")
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             notes.append(f"{file}: not an evaluation ({type(error).__name__} {error})")
     return tuple(sorted(found, key=lambda each: (each.step, each.name)))
+
+
+def _check_weights(run: Path, header: Facts) -> None:
+    """Raise DataError where an evaluation is of other weights than those of this run's checkpoint; it may be gone."""
+    step, weights = header.get("checkpoint_step"), header.get(WEIGHTS)
+    if type(step) is not int or not isinstance(weights, str):
+        return  # of an older version
+    manifest = run / "checkpoints" / f"step-{step:012d}" / "manifest.json"
+    if not is_regular(manifest) or not is_directory(run / "checkpoints"):
+        return
+    if weights not in read_json(manifest, _MOST_BYTES)["body"]["files"].values():
+        raise DataError(f"an evaluation of step {step} is not of this run's checkpoint")
 
 
 def _evaluation(name: str, header: Facts, rows: Sequence[Facts], config: Facts) -> Evaluation:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from roboloop.core.errors import DataError
-from roboloop.core.files import read_json, replace_atomic, writing
+from roboloop.core.files import parse_json, read_bytes, replace_atomic, writing
 from roboloop.track.curves import Curve
 from roboloop.track.metrics import finite
 from roboloop.track.stats import Floats
@@ -20,6 +20,7 @@ from roboloop.track.summary import ORIGIN, Evaluation, Facts, Prediction, Result
 
 FORMAT = "roboloop-summary"
 VERSION = 1
+_MOST_BYTES = 256 << 20
 T = TypeVar("T")
 
 
@@ -49,7 +50,7 @@ def save(runs: Sequence[RunSummary], out: Path) -> Path:
 
 def load(path: Path) -> list[RunSummary]:
     """Read what ``save`` wrote; anything else is a DataError."""
-    data = read_json(path)
+    data = parse_json(read_bytes(path, _MOST_BYTES, follow=True), str(path))
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise DataError(f"{path} is not a summary of runs")
     if data.get("version") != VERSION:
@@ -77,7 +78,8 @@ def _run(row: Facts, common: Facts) -> RunSummary:
         origin={key: origin[key] for key, kind in ORIGIN.items() if isinstance(origin.get(key), kind)},
         datasets={key: _dataset(_mapping(facts)) for key, facts in _mapping(row.get("datasets", {})).items()},
         predictions=tuple(_prediction(_mapping(each)) for each in _list(row.get("predictions", []))),
-        videos=tuple(map(_text, _list(row.get("videos", [])))),
+        # names alone, as they were saved: a path would let a stranger's file put our films into a report
+        videos=tuple(Path(_text(video)).name for video in _list(row.get("videos", []))),
         notes=tuple(map(_text, _list(row.get("notes", [])))),
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from roboloop.core.errors import DataError
+from roboloop.core.files import writing
 from roboloop.core.types import Array
 
 
@@ -23,15 +23,12 @@ def write_video(frames: Iterable[Array], path: Path, fps: float) -> Path:
     if first is None:
         raise DataError(f"{path}: a video needs at least one frame")
     path = path.with_suffix(".mp4" if _ffmpeg_works() else ".gif")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # beside the target, or the rename could not be atomic; the suffix tells the encoder the format
-    partial = path.with_name(f".{path.stem}.tmp-{os.getpid()}{path.suffix}")
     write = _write_mp4 if path.suffix == ".mp4" else _write_gif
-    try:
+    # beside the target, or the rename could not be atomic; in a new folder, where nobody has put a link yet
+    with writing(path), tempfile.TemporaryDirectory(prefix=f".{path.stem}.tmp-", dir=path.parent) as folder:
+        partial = Path(folder) / path.name  # the suffix tells the encoder the format
         write(chain([first], checked), partial, fps)
         partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
     return path
 
 

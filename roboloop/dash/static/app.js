@@ -33,7 +33,8 @@ function shown() {
 }
 
 async function loadRuns() {
-  page.runs = (await ask("/api/runs")).runs;
+  const found = await ask("/api/runs");
+  page.runs = found.runs;
   for (const r of page.runs) {
     if (!page.seen.has(r.id) && page.drawn.size < MOST_DRAWN) page.drawn.add(r.id);
     page.seen.add(r.id);
@@ -41,7 +42,7 @@ async function loadRuns() {
   const counts = {};
   for (const r of page.runs) counts[r.state] = (counts[r.state] || 0) + 1;
   const states = Object.keys(counts).sort(), select = $("state");
-  $("sum").textContent = `${page.runs.length} runs: ${states.map((s) => `${counts[s]} ${s}`).join(", ") || "none yet"}`;
+  $("sum").textContent = `${page.runs.length} runs: ${states.map((s) => `${counts[s]} ${s}`).join(", ") || (found.looking ? "looking for them" : "none yet")}`;
   if (states.join() !== page.states) {
     page.states = states.join();
     const old = select.value;

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from roboloop.core.files import is_regular
 from roboloop.track.report.blocks import Block, Note, Section, Table, Video
 from roboloop.track.report.scores import NONE, asked, shown_result, shown_value, without_empty
 from roboloop.track.summary import Evaluation, RunSummary
@@ -169,5 +170,5 @@ def _day(unix_s: float | None) -> str:
 def videos(groups: Groups) -> Section:
     """Return the videos that are there."""
     found = [Video(f"{run.name}: {Path(video).name}", Path(video)) for runs in groups.values() for run in runs
-             for video in run.videos if Path(video).is_file()]  # fmt: skip
+             for video in run.videos if is_regular(Path(video)) and Path(video).parent.parts]  # fmt: skip
     return Section("videos", "Videos", tuple(found))

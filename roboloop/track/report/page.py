@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from urllib.parse import quote
 
+from roboloop.core.files import read_bytes
 from roboloop.track.report.blocks import Block, Chart, Legend, Note, Section, Table, Video
 from roboloop.track.report.svg import draw, look_of
 
@@ -123,7 +124,8 @@ def _video(video: Video, out: Path, embed_mb: float) -> str:
         # a colon is quoted too, so that a file name cannot be another scheme
         link = quote(os.path.relpath(video.path, out.parent))
         return f'<p><a href="{escape(link)}">{name}</a></p>\n'
-    source = f"data:{kind};base64,{base64.b64encode(video.path.read_bytes()).decode()}"
+    data = read_bytes(video.path, max(int(embed_mb * 1e6), 0))
+    source = f"data:{kind};base64,{base64.b64encode(data).decode()}"
     shown = (
         f'<video controls preload="metadata" src="{source}"></video>'
         if kind.startswith("video")
