@@ -38,10 +38,10 @@ def real(value: Any) -> float:
     raise ValueError(f"{_shown(value)} is not a number")
 
 
-def text(value: Any) -> str:
+def text(value: Any, most: int = _MOST_TEXT) -> str:
     """Return a text that can be encoded; anything else is a ValueError."""
-    if not isinstance(value, str) or len(value) > _MOST_TEXT:
-        raise ValueError(f"{_shown(value)} is not a text of at most {_MOST_TEXT} characters")
+    if not isinstance(value, str) or len(value) > most:
+        raise ValueError(f"{_shown(value)} is not a text of at most {most} characters")
     value.encode()  # a lone surrogate is no text
     return value
 

@@ -174,7 +174,9 @@ class Schema:
             spec = spec_from_data(checks.spec_data(data["spec"]))
             checks.check_chunk(data["chunk_rows"], row_bytes(spec))
             names = {name: checks.text(data[name]) for name in ("env_id", "codec")}
-            return cls(spec=spec, chunk_rows=data["chunk_rows"], source=checks.mapping(data["source"]), **names)
+            source = checks.mapping(data["source"])
+            checks.mapping(source.get("env", {}))
+            return cls(spec=spec, chunk_rows=data["chunk_rows"], source=source, **names)
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"the schema is damaged: {type(error).__name__} {error}") from None
 

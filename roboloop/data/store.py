@@ -41,6 +41,7 @@ from roboloop.data.index import (
     Catalog,
     Entry,
     damaged_line,
+    entry_of,
     line_of,
     lost_schema,
     read_index,
@@ -111,7 +112,9 @@ class StoreWriter:
                 raise DataError(f"dataset {self.directory} does not fit: its {difference}")
             self.schema = found
         else:
-            replace_durable(path, json.dumps(self.schema.to_data(), indent=1).encode())
+            data = json.dumps(self.schema.to_data(), indent=1).encode()
+            Schema.from_data(json.loads(data))  # what cannot be read back is not begun
+            replace_durable(path, data)
         self._schema_bytes = path.stat().st_size
 
     def _recover(self) -> None:
@@ -159,8 +162,13 @@ class StoreWriter:
         """Add an episode whose parts are already encoded as this dataset encodes them."""
         number, table = self._catalog.next_id, table_of(parts)
         label = label_of(number, table, facts)
+        entry = Entry(number, 0, 0, table, facts, len(label))
+        try:
+            entry_of(entry.to_record(), self.schema)
+        except (ValueError, OverflowError) as error:  # what could not be read back is not stored
+            raise DataError(f"episode {facts.episode} of stream {facts.env} cannot be stored: {error}") from None
         shard, offset = self._write([*parts, label])
-        entry = Entry(number, shard, offset, table, facts, len(label))
+        entry = entry._replace(shard=shard, offset=offset)
         self._log(entry.to_record(), entry)
         self._settle(entry)
         return entry.id

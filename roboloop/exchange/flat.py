@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,11 +12,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from roboloop.core.errors import ConfigError, DataError
+from roboloop.core.files import parse_json
 from roboloop.core.types import Array, EnvSpec
+from roboloop.data.checks import check_memory
 from roboloop.data.dataset import Dataset
 from roboloop.data.episodes import COLUMNS, Episode, Facts, Schema, facts_of
 from roboloop.envs import EnvConfig, make
 from roboloop.exchange.source import Part, Source, join, part, parts_of
+from roboloop.exchange.strangers import FAULTS, check_plain, hdf5_arrays, npz_arrays, num_bytes, reason, size_of
 
 OBS, NEXT_OBS, ACTION = "observations", "next_observations", "actions"
 REWARD, TERMINALS, TIMEOUTS = "rewards", "terminals", "timeouts"
@@ -133,28 +135,26 @@ def read_hdf5(path: str, env_id: str | None) -> Iterator[Source]:
     """Open an HDF5 file; its episodes are read one by one."""
     import h5py
 
+    size = size_of(Path(path))
     try:
         file = h5py.File(path, "r")
-    except FileNotFoundError:
-        raise DataError(f"{path} does not exist") from None
-    except OSError:
+    except FAULTS:
         raise DataError(f"{path} is not an HDF5 file, or a damaged one") from None
     with file:
-        arrays: dict[str, Any] = {}
-        file.visititems(lambda name, node: arrays.update({name: node}) if isinstance(node, h5py.Dataset) else None)
-        yield _source(path, arrays, env_id)
+        try:
+            source = _source(path, hdf5_arrays(file, Path(path), size), env_id)
+        except FAULTS as error:
+            raise DataError(f"{path} is damaged: {reason(error)}") from None
+        yield source
 
 
 @contextmanager
 def read_npz(path: str, env_id: str | None) -> Iterator[Source]:
     """Open an npz file; it is all in memory at once."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        raise DataError(f"{path} does not exist") from None
-    except (OSError, ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} is not an npz file of plain arrays: {str(error).splitlines()[0]}") from None
+        arrays = npz_arrays(Path(path))
+    except (*FAULTS, MemoryError) as error:  # the latter of brackets in a header
+        raise DataError(f"{path} is not an npz file of plain arrays: {reason(error)}") from None
     yield _source(path, arrays, env_id)
 
 
@@ -166,6 +166,9 @@ def _source(path: str, arrays: Arrays, env_id: str | None) -> Source:
     for name in wanted:
         if name not in arrays:
             raise DataError(f"{path} has no array {name!r}")
+    for name in [*wanted, *nexts, *INFOS.values(), EPISODES]:
+        if name in arrays:
+            check_plain(path, name, arrays[name].dtype)
     steps = _rows(arrays[REWARD])
     for name in [*wanted, *nexts, *INFOS.values()]:
         if name in arrays and _rows(arrays[name]) != steps:
@@ -193,8 +196,8 @@ def _schema(path: str, arrays: Arrays, env_id: str | None) -> Schema:
 
 def _json(path: str, array: Any, row: int) -> Any:
     try:
-        return json.loads(bytes(array[row]))
-    except (TypeError, ValueError, IndexError):
+        return parse_json(bytes(array[row]), path)
+    except (*FAULTS, DataError):
         raise DataError(f"{path} is damaged: what it says of its episodes is not JSON") from None
 
 
@@ -219,7 +222,11 @@ class _Flat:
         self._terminals, self._timeouts = self._flags(TERMINALS), self._flags(TIMEOUTS)
 
     def _flags(self, name: str) -> Array:
-        values = np.asarray(self._arrays[name][...]).reshape(-1)
+        check_memory(2 * num_bytes(self._arrays[name]), self._path)
+        try:
+            values = np.asarray(self._arrays[name][...]).reshape(-1)
+        except FAULTS as error:
+            raise DataError(f"{self._path} cannot be read: {name}: {reason(error)}") from None
         if len(values) != _rows(self._arrays[name]) or not np.isin(values, (0, 1)).all():  # NaN is neither
             raise DataError(f"{self._path} has {name!r} that are neither true nor false")
         return values.astype(bool)
@@ -246,7 +253,7 @@ class _Flat:
     def _known_facts(self, known: Any, number: int) -> Facts:
         try:
             return Facts.from_data(_json(self._path, known, number))
-        except (TypeError, AttributeError):
+        except ValueError:
             raise DataError(f"{self._path} is damaged: what it says of episode {number} is not whole") from None
 
     def _episode(self, begin: int, end: int, left_out: Counter[str]) -> Episode | None:
@@ -287,10 +294,16 @@ class _Flat:
         return self._read(name, begin, end, about.dtype).reshape(end - begin, *about.shape)
 
     def _read(self, name: str, begin: int, end: int, dtype: Any) -> Array:
+        array = self._arrays[name]
+        check_memory(2 * num_bytes(array) * (end - begin) // max(1, _rows(array)), self._path)
         try:
-            values: Array = np.asarray(self._arrays[name][begin:end]).astype(dtype)
-        except (OSError, ValueError, TypeError) as error:
-            raise DataError(f"{self._path} cannot be read: {name}, rows {begin} to {end}: {error}") from None
+            found = np.asarray(array[begin:end])
+            if np.dtype(dtype).kind in "biu" and found.dtype.kind == "f" and not np.isfinite(found).all():
+                raise ValueError("they are not finite")
+            with np.errstate(over="ignore"):
+                values: Array = found.astype(dtype)
+        except FAULTS as error:
+            raise DataError(f"{self._path} cannot be read: {name}, rows {begin} to {end}: {reason(error)}") from None
         return values
 
     def _column(self, name: str, begin: int, end: int) -> Array:

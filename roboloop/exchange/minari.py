@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,27 +13,33 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import h5py  # noqa: F401 - Minari asks for it when it opens a file; who lacks it is told before
+import h5py
 import minari
 import numpy as np
 from gymnasium import spaces
 from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_dataset import parse_dataset_id
 from minari.dataset.minari_storage import METADATA_FILE_NAME, MinariStorage
+from minari.storage.datasets_root_dir import get_dataset_path
 
 from roboloop.core.errors import ConfigError, DataError
+from roboloop.core.files import is_directory, is_regular, parse_json, read_json
 from roboloop.core.types import Array, EnvSpec
+from roboloop.data.checks import check_memory, mapping, text
 from roboloop.data.dataset import Dataset
 from roboloop.data.episodes import COLUMNS, Episode, Facts, Schema, facts_of
 from roboloop.envs.env import Task
 from roboloop.envs.registry import split
 from roboloop.envs.spaces import Space, columns, encode, observations
 from roboloop.exchange.source import WHOLE, Part, Source, join, part, parts_of
+from roboloop.exchange.strangers import FAULTS, hdf5_arrays, num_bytes, reason, size_of
 
 OURS = "roboloop"
 """Where schema and facts are kept, in the dataset's metadata and in that of each episode."""
 _INFOS = {"reward": "learned_reward", "log_prob": "log_prob", "value": "value", "version": "policy_version"}
 """Columns of ours that Minari has no array for."""
+_MOST_METADATA = 1 << 28
+"""It holds the bounds of every pixel as text."""
 
 
 def write(data: Dataset, target: Path) -> None:
@@ -128,20 +135,42 @@ def read(path: str, env_id: str | None) -> Iterator[Source]:
     try:
         dataset = _open(path)
         ours = dataset.storage.metadata.get(OURS)
-        schema = Schema.from_data(json.loads(ours)) if ours else _foreign_schema(path, dataset, env_id)
-    except (ValueError, KeyError, TypeError, AssertionError, OSError) as error:
-        # Minari's own errors; some are of many lines, some of none
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DataError(f"{path} is not a Minari dataset that can be read: {reason}") from None
+        schema = Schema.from_data(parse_json(ours.encode(), OURS)) if ours else _foreign_schema(path, dataset, env_id)
+    except FAULTS as error:
+        raise DataError(f"{path} is not a Minari dataset that can be read: {reason(error)}") from None
     left_out: Counter[str] = Counter()
     yield Source(schema, _episodes(path, dataset, schema, bool(ours), left_out), left_out)
 
 
 def _open(path: str) -> minari.MinariDataset:
     for directory in (Path(path) / "data", Path(path)):
-        if (directory / METADATA_FILE_NAME).is_file():
+        if os.path.lexists(directory / METADATA_FILE_NAME):
+            _check(directory)
             return minari.MinariDataset(directory)
+    if os.path.lexists(path):
+        raise ValueError(f"it holds no {METADATA_FILE_NAME}")
+    directory = get_dataset_path(path) / "data"
+    if directory.is_dir():
+        _check(directory)
     return minari.load_dataset(path)
+
+
+def _check(directory: Path) -> None:
+    """Refuse what would lead Minari elsewhere: links, other files, and the code of environments."""
+    for file in directory.rglob("*"):
+        if not is_directory(file) and not is_regular(file):
+            raise DataError(f"{file} is not a regular file: it is not followed")
+    metadata = read_json(directory / METADATA_FILE_NAME, _MOST_METADATA)
+    for name in ("observation_space", "action_space"):
+        # without it Minari would make the environment that the file describes, and run its code
+        parse_json(text(mapping(metadata).get(name), _MOST_METADATA).encode(), name)
+    for name in ("env_spec", "eval_env_spec"):
+        if metadata.get(name) is not None:
+            parse_json(text(metadata[name], _MOST_METADATA).encode(), name)
+    for hdf5 in directory.glob("*.hdf5"):
+        with h5py.File(hdf5, "r") as file:
+            arrays = hdf5_arrays(file, hdf5, size_of(hdf5))
+            check_memory(max(map(num_bytes, arrays.values()), default=0), str(hdf5))
 
 
 def _foreign_schema(path: str, dataset: minari.MinariDataset, env_id: str | None) -> Schema:
@@ -173,10 +202,9 @@ def _episodes(
         try:
             raw, about = next(found)
             episode = _episode(raw, dataset, schema, is_ours)
-            known = Facts.from_data(json.loads(about[OURS]["facts"])) if is_ours else None
-        except (OSError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise DataError(f"{path} is damaged at episode {number}: {reason}") from None
+            known = Facts.from_data(parse_json(about[OURS]["facts"].encode(), "facts")) if is_ours else None
+        except (*FAULTS, StopIteration) as error:
+            raise DataError(f"{path} is damaged at episode {number}: {reason(error)}") from None
         if not (episode.terminated[-1] or episode.truncated[-1]):
             left_out["episodes without an end"] += 1
             continue
