@@ -7,6 +7,7 @@ its compression can have packed into it.
 from __future__ import annotations
 
 import math
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -21,7 +22,7 @@ from roboloop.data.checks import check_memory
 
 FAULTS = (
     ArithmeticError, AssertionError, AttributeError, EOFError, ImportError, LookupError, OSError, RuntimeError,
-    SyntaxError, TypeError, ValueError, zipfile.BadZipFile, zlib.error,
+    SyntaxError, TypeError, ValueError, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
 )  # fmt: skip
 """What libraries raise over damaged files; some of it has many lines, some none."""
 _MOST_RATIO, _SLACK_BYTES = 1100, 1 << 20
