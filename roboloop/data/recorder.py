@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from roboloop.core.child import START_S, Child
+from roboloop.core.child import START_S, Child, innermost
 from roboloop.core.config import to_dict
-from roboloop.core.errors import ConfigError, DataError
+from roboloop.core.errors import ConfigError, DataError, WorkerLost
 from roboloop.core.state import spec_to_data
 from roboloop.core.types import Array, EnvSpec, EpisodeEnd, Rollout, State
 from roboloop.data.config import RecordConfig
@@ -26,6 +26,8 @@ LOOK_S = 0.5
 """How often the writer is looked after."""
 PATIENCE_S = 30.0
 """A writer that shows no sign of life for so long at the end of a run is given up."""
+HANG_S = 120.0
+"""A writer that shows no sign of life for so long in mid-training is replaced."""
 ADMIT_BELOW = 0.5
 """Above this use of the ring no episode is begun, so that those that are running can be finished."""
 
@@ -117,33 +119,53 @@ class Recorder:
         self._restarts = 0
         self._said: list[str] = []
         self._look_at_s = 0.0
+        self._beats, self._silent_looks = -1, 0
 
     def begin(self, directory: Path, step: int) -> None:
         """Start the writer before the first iteration; what the dataset holds beyond this step was rolled back."""
         self._directory = directory
         self._start(step)
-        self._await_start()
+        while (why := self._await_start()) is not None:
+            self._lose()
+            if self._restarts > self._cfg.restarts:
+                raise WorkerLost(f"{why}, more often than record.restarts allows")
+            self._said.append(f"{why}; restarted ({self._restarts})")
+            self._start(step)
         self._is_writing = True
         if step == 0:  # later, all environments are in the middle of episodes
             for env in range(self._source.num_envs):
                 self._is_on[env] = self._selection.begin(env)
             self._is_fresh[:] = True
 
-    def _await_start(self) -> None:
+    def _await_start(self) -> str | None:
+        """Wait until the writer is ready; return what became of it where it is not."""
         assert self._child is not None
         if not self._child.channel.connection.poll(START_S):
-            raise DataError(f"the recorder did not start within {START_S:g} s\n{self._child.where_it_hangs()}")
+            return f"{self._name()} did not start in {START_S:g} s{innermost(self._child.where_it_hangs())}"
         try:
             answer = self._child.channel.receive()
         except (EOFError, OSError):
-            raise DataError(f"the recorder {self._child.how_it_ended()}") from None
+            return self._death()
         if "refused" in answer:
             raise DataError(answer["refused"])
+        return None
+
+    def _name(self) -> str:
+        assert self._child is not None
+        return f"the recorder (pid {self._child.pid})"
+
+    def _death(self) -> str:
+        """Return how it ended, and the last line of what it left in its log."""
+        assert self._child is not None
+        first, *more = self._child.how_it_ended().splitlines()
+        return f"{self._name()} {first}" + (f": {more[-1]}" if more else "")
 
     def _start(self, step: int | None) -> None:
         self._ring.reset()
+        self._beats, self._silent_looks = -1, 0
         self._child = Child("recorder", "roboloop.data.recorder_process:main", [self._ring.memory.fd])
-        self._child.channel.send(self._job(step))
+        with contextlib.suppress(OSError):  # it is dead: noticed when it is listened to, or looked after
+            self._child.channel.send(self._job(step))
 
     def _job(self, step: int | None) -> dict[str, Any]:
         """Return what a writer must know; with a step, it begins a new segment there."""
@@ -265,7 +287,16 @@ class Recorder:
             while self._child.channel.connection.poll(0):
                 self._hear(self._child.channel.receive())
         if self._is_writing and not is_alive:
-            self._replace()
+            self._replace(self._death())
+        elif self._is_writing and self._hangs():
+            self._replace(f"{self._name()} hung for {HANG_S:g} s{innermost(self._child.where_it_hangs())}")
+
+    def _hangs(self) -> bool:
+        """Say whether no beat was seen for long; counted in looks, so that a pause of this process is none of it."""
+        beats = int(self._ring.beats[0])
+        self._silent_looks = self._silent_looks + 1 if beats == self._beats else 0
+        self._beats = beats
+        return self._silent_looks * LOOK_S > HANG_S
 
     def _hear(self, message: dict[str, Any]) -> None:
         why = message.get("stopped") or message.get("refused")
@@ -273,12 +304,15 @@ class Recorder:
             self._is_writing = False
             self._said.append(f"recording stopped: {why}; training goes on")
 
-    def _replace(self) -> None:
-        """Start another writer; what waited in the ring and all running episodes are lost to the dataset."""
+    def _lose(self) -> None:
         assert self._child is not None
-        why = f"the recorder (pid {self._child.pid}) {self._child.how_it_ended().splitlines()[0]}"
+        self._child.kill()
         self._child.stop()
         self._restarts += 1
+
+    def _replace(self, why: str) -> None:
+        """Start another writer; what waited in the ring and all running episodes are lost to the dataset."""
+        self._lose()
         if self._restarts > self._cfg.restarts:
             self._is_writing = False
             self._said.append(f"recording stopped: {why}, more often than record.restarts allows; training goes on")
@@ -341,7 +375,7 @@ class Recorder:
             try:
                 message = self._child.channel.receive()
             except (EOFError, OSError):
-                self._said.append(f"the recorder {self._child.how_it_ended().splitlines()[0]} at the end")
+                self._said.append(f"{self._death()} at the end; commits are intact")
                 return
             if "finished" in message:
                 self._said.append(message["finished"])

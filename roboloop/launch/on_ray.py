@@ -91,11 +91,13 @@ class RayRun:
         if self.returncode is not None or not self._ray.wait([self._answer], timeout=0)[0]:
             return self.returncode
         try:
-            answer = self._ray.get(self._answer)
+            answer = self._ray.get(self._answer, timeout=_SEND_S)
             if isinstance(answer, dict):
                 self._hear(answer)
             else:
                 self.returncode = answer
+        except self._ray.exceptions.GetTimeoutError:
+            return None  # it is on its way: looked for again
         except self._ray.exceptions.RayError as error:
             # one that cannot be reached for now is asked again: Ray knows soon whether it is lost, and with its machine
             if self._node is None or not isinstance(error, self._ray.exceptions.ActorUnavailableError):

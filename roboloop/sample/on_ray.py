@@ -152,7 +152,7 @@ class RayLink:
     def receive(self) -> dict[str, Any]:
         """Return the next answer, its rollout put into the slot; nothing where the actor's end is only suspected."""
         try:
-            answer = self._place.ray.get(self._open.popleft())
+            answer = self._place.ray.get(self._open.popleft(), timeout=_DOUBT_S)
         except self._place.ray.exceptions.RayError as error:
             self._end = _cause(error)
             return self._doubt(error)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from roboloop.core.child import START_S, Child
+from roboloop.core.child import START_S, Child, innermost
 from roboloop.core.config import to_dict
 from roboloop.core.errors import WorkerLost
 from roboloop.core.types import Array, Policy, PortablePolicy, Rollout, State
@@ -195,14 +195,14 @@ class PilotedSampler(RealTimeSampler):
         self._bridge.pilot[MOVED_NS] = time.monotonic_ns()
         shared = self._bridge.shared
         self._child = Child("pilot", "roboloop.sample.pilot_process:main", [shared.board.fd, shared.words.fd])
-        self._child.channel.send(
-            {
-                "env": to_dict(self._env), "shape": self._shape.to_data(), "seed": self._seed, "slots": SLOTS,
-                "policies": [{"blueprint": p.blueprint(), "num_weights": p.num_weights} for p in self._policies],
-                "board": shared.board.num_bytes, "words": shared.words.num_bytes, "episode": self._episode,
-                "max_misses": self.cfg.max_misses, "learner_hang_s": self.cfg.learner_hang_s,
-            }
-        )  # fmt: skip
+        job = {
+            "env": to_dict(self._env), "shape": self._shape.to_data(), "seed": self._seed, "slots": SLOTS,
+            "policies": [{"blueprint": p.blueprint(), "num_weights": p.num_weights} for p in self._policies],
+            "board": shared.board.num_bytes, "words": shared.words.num_bytes, "episode": self._episode,
+            "max_misses": self.cfg.max_misses, "learner_hang_s": self.cfg.learner_hang_s,
+        }  # fmt: skip
+        with contextlib.suppress(OSError):  # it is dead: noticed when we listen
+            self._child.channel.send(job)
 
     def _listen(self) -> None:
         """Hear what the pilot says between episodes; replace one that has died or hangs."""
@@ -211,12 +211,13 @@ class PilotedSampler(RealTimeSampler):
             if not self._child.channel.connection.poll(WAIT_S):
                 silent_s = (time.monotonic_ns() - int(self._bridge.pilot[MOVED_NS])) / 1e9
                 if silent_s > max(self.cfg.hang_s, START_S):
-                    self._replace(f"hung for {silent_s:.0f} s\n{self._child.where_it_hangs()}")
+                    self._replace(f"hung for {silent_s:.0f} s{innermost(self._child.where_it_hangs())}")
                 return
             message = self._child.channel.receive()
         except (EOFError, OSError):
             if not self._bridge.waiting:  # all that it has left behind comes first
-                self._replace(self._child.how_it_ended())
+                first, *more = self._child.how_it_ended().splitlines()
+                self._replace(f"{first}: {more[-1]}" if more else first)
         else:
             self._hear(message)
 

@@ -24,7 +24,7 @@ class RemoteEnv:
         self._hang_s = hang_s
         self._is_stepping = self._has_answered = False
         self._child = Child("environment process", "roboloop.sample.remote:main")
-        self._child.channel.send({"env": to_dict(cfg), "column": column})
+        self._send({"env": to_dict(cfg), "column": column})
 
     def prepare(self, action: Array) -> None:
         """Begin a step; ``step`` then only takes its result."""

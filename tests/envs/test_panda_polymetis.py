@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
@@ -174,6 +175,19 @@ def test_closing_ends_the_policy(polymetis: None) -> None:
     assert not RobotInterface.made[0].running
     with pytest.raises(ConnectionCut, match="not connected"):
         robot.read()
+
+
+def test_closing_does_not_wait_for_a_server_that_hangs(polymetis: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roboloop.envs.panda.polymetis.CLOSE_S", 0.2)
+    released = threading.Event()
+    with PolymetisPanda(tasks.TABLE["door"], camera) as robot:
+        robot.start()
+        monkeypatch.setattr(RobotInterface, "get_robot_state", lambda self: released.wait())
+        monkeypatch.setattr(RobotInterface, "terminate_current_policy", lambda self: released.wait())
+        time.sleep(0.1)
+        began_s = time.monotonic()
+    assert time.monotonic() - began_s < 5.0
+    released.set()
 
 
 def test_an_episode_can_be_played_on_it(polymetis: None) -> None:

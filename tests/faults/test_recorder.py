@@ -4,6 +4,7 @@ import errno
 import itertools
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,10 @@ from contextlib import suppress
 
 import pytest
 
+from roboloop.core.child import Child
+from roboloop.core.errors import WorkerLost
 from roboloop.core.state import equal
+from roboloop.core.vouched import vouched
 from roboloop.data.dataset import Dataset
 from roboloop.data.recorder_process import StopRecording
 from roboloop.run.rundir import RunDir
@@ -154,7 +158,58 @@ def test_a_writer_that_is_killed_is_replaced_so_often_and_then_left_alone(tiny):
     assert len(set(zip(dataset.table["env"].tolist(), dataset.table["episode"].tolist(), strict=True))) == len(dataset)
 
 
-def test_a_killed_writer_changes_no_bit_of_training(tiny):
+def test_a_writer_that_dies_while_it_starts_is_named_and_replaced(tiny, monkeypatch):
+    started = []
+
+    class Doomed(Child):
+        def __init__(self, *args):
+            super().__init__(*args)
+            started.append(self.pid)
+            if len(started) == 1:
+                os.kill(self.pid, signal.SIGKILL)
+                self._process.wait()  # so that not even its job can be sent
+
+    monkeypatch.setattr("roboloop.data.recorder.Child", Doomed)
+    path, said, _ = train(tiny(**NOISE, steps=800, record={"keep": "all", "min_free_mb": 0}))
+    assert f"the recorder (pid {started[0]}) was killed by SIGKILL; restarted (1)" in said
+    assert len(Dataset.open(path / "dataset"))
+
+
+def test_a_writer_that_always_dies_while_it_starts_is_one_line(tiny, monkeypatch):
+    monkeypatch.setattr(
+        "roboloop.data.recorder.Child", lambda name, target, fds: Child(name, "tests.faults.noise_env:missing", fds)
+    )
+    with pytest.raises(WorkerLost) as lost:
+        train(tiny(**NOISE, steps=800, record={"keep": "all", "min_free_mb": 0, "restarts": 1}))
+    assert re.fullmatch(
+        r"the recorder \(pid \d+\) ended with exit code 1: AttributeError: .*, more often than record.restarts allows",
+        str(lost.value),
+    )
+
+
+def test_a_writer_that_hangs_is_named_and_replaced(tiny, monkeypatch):
+    monkeypatch.setattr("roboloop.data.recorder.HANG_S", 1.0)
+
+    def hold(runner):
+        wait_for_steps(runner, 100)
+        child = runner.recorder._child
+        os.kill(child.pid, signal.SIGSTOP)
+        while runner.recorder._child is child:
+            time.sleep(0.005)
+        deadline_s = time.monotonic() + 60
+        while not runner.recorder.timing()["record/recorded_episodes"] and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+        runner._stop.number = signal.SIGTERM
+
+    record = {"keep": "last", "budget_mb": 20, "commit_s": 0.2, "min_free_mb": 0, "restarts": 100}
+    path, said, _ = train(tiny(**NOISE, steps=100_000_000, record=record), hold)
+    assert "hung for 1 s: it is stopped (SIGSTOP, or a debugger); restarted (1)" in said
+    assert len(Dataset.open(path / "dataset"))
+
+
+def test_a_killed_writer_changes_no_bit_of_training(tiny, monkeypatch):
+    monkeypatch.setattr(vouched, "_words", {NOISE["env"]["id"]})  # as whoever typed it does
+
     def kill(runner):
         wait_for_steps(runner, 200)
         os.kill(runner.recorder._child.pid, signal.SIGKILL)

@@ -77,8 +77,8 @@ class OwnDriver:
     def _launch(self) -> None:
         self.close()
         self._child = Child("panda driver", "roboloop.envs.panda.server:main")
-        self._child.channel.send({**self._job, "token": self._token})
         try:
+            self._child.channel.send({**self._job, "token": self._token})
             if not self._child.channel.connection.poll(START_S):
                 raise DriverDied(f"the driver did not start in {START_S:g} s\n{self._child.where_it_hangs()}")
             self.port = int(self._child.channel.receive()["port"])

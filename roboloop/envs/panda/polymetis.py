@@ -25,6 +25,8 @@ from roboloop.envs.robot import Command, ConnectionCut, ControllerStopped, Readi
 Camera = Callable[[], tuple[float, Array]]
 POLL_S = 0.01
 FIRST_S = 5.0
+CLOSE_S = 5.0
+"""Longest wait for a server that is left: gRPC's calls have no limit of their own."""
 
 
 @dataclass(frozen=True)
@@ -171,17 +173,23 @@ class PolymetisPanda(Robot):
     def _end_polling(self) -> None:
         self._running = False
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(CLOSE_S)  # a call that never returns holds only its own thread
             self._thread = None
 
     def close(self) -> None:
         """End the policy, on which the arm brakes, and let go."""
         self._end_polling()
         if self._arm is not None:
-            with contextlib.suppress(Exception):  # whatever a dead server raises
-                self._arm.terminate_current_policy()
+            ending = threading.Thread(target=_end_policy, args=(self._arm,), name="polymetis-end", daemon=True)
+            ending.start()
+            ending.join(CLOSE_S)
         self._arm = self._gripper = None
         self._fault = ConnectionCut("polymetis is not connected")
+
+
+def _end_policy(arm: Any) -> None:
+    with contextlib.suppress(Exception):  # whatever a dead server raises
+        arm.terminate_current_policy()
 
 
 def _tensor(numbers: Any) -> Any:
