@@ -58,7 +58,7 @@ SAMPLERS = {
     "central": "--sample.inference central",
     "free-running": "--sample.groups 2 --sample.workers 2 --sample.free-running",
     "real time": "--sample.real-time process",
-    "real time inline": "--sample.real-time inline",
+    "real time inline": "--sample.real-time inline --update.at episode",
     "ray": "--sample.groups 2 --sample.workers 2 --sample.free-running --sample.on ray --sample.worker-cpus 0.1"
     " --sample.address {ray}",
 }

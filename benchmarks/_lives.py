@@ -13,6 +13,7 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from roboloop.core.child import die_with
 from roboloop.core.processes import process_alive
 
 MARK = "ROBOLOOP_KILLED_LIFE"
@@ -24,6 +25,7 @@ CHILDREN = {
     "evaluator": ("roboloop.run.background:main",),
     "pilot": ("roboloop.sample.pilot_process:main",),
 }
+MOST_FILES = 1024
 ORPHANS_S = 10.0
 """What children may take to notice that nobody is there: a pilot brings its robot to rest first."""
 
@@ -44,7 +46,7 @@ class Life:
     code: int | None = None
 
     def __post_init__(self) -> None:
-        self.began_s = time.time()
+        self.began_s, self._parent = time.time(), os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
             self._live()
@@ -52,7 +54,9 @@ class Life:
     def _live(self) -> None:
         code = 1
         try:
+            die_with(self._parent)
             os.setsid()
+            os.closerange(3, MOST_FILES)  # what we hold of others must not stay open because of it
             os.environ[MARK] = self.mark
             said = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             for fd in (1, 2):

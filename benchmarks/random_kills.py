@@ -18,7 +18,9 @@ import json
 import os
 import random
 import re
+import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,6 +34,7 @@ from _kill_rows import EXACT, MOST_IN_A_LIFE, ROWS, Row, possible
 from _lives import Failure, Life
 
 from roboloop.core.state import equal
+from roboloop.envs.headless import prefer_egl
 from roboloop.run import checkpoint
 
 FINISHED = 3
@@ -239,6 +242,7 @@ class Beside:
             self._rig = self._start([sys.executable, "-P", "-m", "roboloop.cli", "rig", "panda/reach", "--port", "0"])
             self.places["rig"] = self._first_line(self._rig, r"127\.0\.0\.1:\d+")
         if any(row.sampler == "ray" for row in rows):
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # of the cluster, and of all lives
             self._cluster = self._start([*command, CLUSTER, str(root / "ray")])
             self.places["ray"] = self._first_line(self._cluster, r"ray://\S+")
 
@@ -281,6 +285,7 @@ def warm(rows: list[Row]) -> None:
     import torch
 
     torch.set_num_threads(1)
+    prefer_egl()  # before DM Control chooses for itself
     more = ["dm_control.suite"] if any(row.kind == "pixel sac" for row in rows) else []
     for module in (*LOADED, *more):
         importlib.import_module(module)
@@ -311,6 +316,7 @@ def bench(argv: list[str] | None = None) -> int:
     left_out = [str(row) for row in ROWS if re.search(known.only, str(row)) and not possible(row)]
     if left_out:
         print(f"left out, not installed: {'; '.join(left_out)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what stands beside is ended too
     tallies = []
     with tempfile.TemporaryDirectory(prefix="random-kills-") as name:
         root = Path(name)

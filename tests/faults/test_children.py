@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from roboloop.core.config import override
 from roboloop.core.errors import WorkerLost
+from roboloop.core.state import equal
 from roboloop.run.background import BackgroundEvaluator
 from roboloop.run.config import Experiment
 from roboloop.track.terminal import Progress
+from tests.algos.test_shards import needs_two_cores
 from tests.conftest import TINY
+from tests.faults import kill_and_resume
 from tests.run.helpers import remains, train
 from tests.run.test_resume import assert_same
 
@@ -87,3 +93,38 @@ def test_a_long_evaluation_is_not_taken_for_a_hung_one(tiny, monkeypatch, said):
     slow = {"every_steps": 200, "episodes": 20, "background": True}  # far longer than the limit between two steps
     train(tiny(steps=200, eval=slow, env={"eval_max_episode_steps": 1000}, sample={"hang_s": 0.5}))
     assert not [line for line in said if "evaluation process" in line]
+
+
+def helper_of(pid: int) -> int | None:
+    """Return the update helper of a training process."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    for child in map(int, children):
+        if "shard_helper" in Path(f"/proc/{child}/cmdline").read_text():
+            return child
+    return None
+
+
+@needs_two_cores
+def test_a_run_whose_update_helper_is_killed_says_so_and_ends_as_one_whose_helper_lives(tmp_path):
+    flags = [*kill_and_resume.FLAGS, "--steps", "1500", "--runs-dir", str(tmp_path)]
+    whole = kill_and_resume.start([*flags, "--experiment", "whole"])
+    assert whole.wait() == 0
+    command = [sys.executable, "-m", "roboloop.cli", "train", *flags, "--experiment", "killed", "--algo.processes", "2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        lost = []
+        while len(lost) < 2 and process.poll() is None:
+            helper = helper_of(process.pid)
+            if helper is not None and helper not in lost:
+                time.sleep(0.3 if lost else 0.1)  # the first has hardly begun
+                os.kill(helper, signal.SIGKILL)
+                lost.append(helper)
+            time.sleep(0.02)
+        said = process.communicate(timeout=120)[0]
+    assert process.returncode == 0, said
+    lines = [line for line in said.splitlines() if "update helper" in line]
+    assert len(lines) == len(lost) == 2
+    for number, (line, pid) in enumerate(zip(lines, lost, strict=True), start=1):
+        assert f"update helper 1 (pid {pid}) was killed by SIGKILL during" in line
+        assert f"; a new one takes over ({number} of at most 10)" in line
+    a, b = (kill_and_resume.remains(tmp_path / name / "Pendulum-v1" / "0") for name in ("whole", "killed"))
+    assert equal(a, b)
