@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from roboloop import __version__
-from roboloop.core.errors import ConfigError, DiskError, UserError, WorkerLost, nearest
+from roboloop.core.errors import ConfigError, DiskError, UserError, WorkerLost, is_out_of_memory, nearest
 from roboloop.core.outlet import ended_quietly, go_on_unheard
 from roboloop.core.text import printable
 from roboloop.core.vouched import vouched
@@ -221,6 +221,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise  # of another pipe: a child's
     except OSError as error:
         return _refused_by_system(error)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        what = printable(" ".join(str(error).split()) or "it is full")
+        print(f"roboloop: not enough memory: {what}", file=sys.stderr)
+        return UserError.exit_code
 
 
 def _refused_by_system(error: OSError) -> int:

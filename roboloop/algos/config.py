@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
+from roboloop.algos.limits import above_zero, at_least_one, at_most, has_layers, not_negative, within_one
 from roboloop.core.errors import ConfigError
 
 Activation = Literal["tanh", "relu", "elu"]
@@ -57,6 +58,7 @@ class SACSettings:
     def check(self) -> None:
         """Raise ConfigError where values are impossible or contradict each other."""
         at_least_one(self, "batch_size", "n_step", "num_critics", "shards", "processes")
+        at_most(self, batch_size=10**7, n_step=10_000, num_critics=1_000, shards=1_000, processes=1_000)
         above_zero(self, "actor_lr", "critic_lr", "alpha_lr", "initial_alpha")
         within_one(self, "gamma", "tau")
         not_negative(self, "max_grad_norm")
@@ -129,6 +131,7 @@ class MTSACConfig(SACSettings):
             for name in ("modules", "module_layers"):
                 if getattr(self, name) < 2:
                     raise ConfigError(f"{name} must be at least 2, not {getattr(self, name)}")
+            at_most(self, modules=1_000, module_layers=1_000)
             if self.layer_norm:
                 raise ConfigError("layer_norm is not for net 'soft'")
         if self.task_weights == "temperature" and self.alpha is not None:
@@ -221,6 +224,7 @@ class PPOConfig:
         """Raise ConfigError where values are impossible or contradict each other."""
         at_least_one(self, "rollout_steps", "epochs", "minibatches", "shards", "processes", "core_size",
                      "conv_features")  # fmt: skip
+        at_most(self, rollout_steps=10**7, epochs=10_000, minibatches=10**6, shards=1_000, processes=1_000)
         above_zero(self, "lr", "clip", "initial_std", "target_kl", "vtrace_rho", "vtrace_c")
         within_one(self, "gamma", "gae_lambda")
         not_negative(self, "value_coef", "entropy_coef", "kl_uniform_coef", "max_grad_norm", "max_policy_lag")
@@ -285,6 +289,7 @@ class DTConfig:
     def check(self) -> None:
         """Raise ConfigError where values are impossible or contradict each other."""
         at_least_one(self, "width", "layers", "heads", "max_timestep")
+        at_most(self, layers=1_000, max_timestep=10**7)
         check_imitation(self)
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout must lie in [0, 1), not {self.dropout}")
@@ -348,6 +353,7 @@ def check_task_rows(config: MTSACConfig | BCConfig, num_tasks: int) -> None:
 def check_imitation(config: DTConfig | BCConfig) -> None:
     """Refuse what neither of the two can use."""
     at_least_one(config, "context", "batch_size", "shards", "processes", "conv_features")
+    at_most(config, context=10**6, batch_size=10**7, shards=1_000, processes=1_000)
     above_zero(config, "lr")
     not_negative(config, "weight_decay", "warmup_updates", "max_grad_norm")
     check_convs(config)
@@ -361,38 +367,3 @@ def check_convs(config: DTConfig | BCConfig | PPOConfig | SACConfig) -> None:
         has_layers(config, name)
     if not len(config.conv_channels) == len(config.conv_kernels) == len(config.conv_strides):
         raise ConfigError("conv_channels, conv_kernels and conv_strides must be equally long")
-
-
-def at_least_one(config: Any, *names: str) -> None:
-    """Refuse counts below one."""
-    for name in names:
-        if getattr(config, name) < 1:
-            raise ConfigError(f"{name} must be at least 1, not {getattr(config, name)}")
-
-
-def above_zero(config: Any, *names: str) -> None:
-    """Refuse what is zero, negative or not a number."""
-    for name in names:
-        if not getattr(config, name) > 0:
-            raise ConfigError(f"{name} must be above 0, not {getattr(config, name)}")
-
-
-def not_negative(config: Any, *names: str) -> None:
-    """Refuse what is negative or not a number."""
-    for name in names:
-        if not getattr(config, name) >= 0:
-            raise ConfigError(f"{name} must not be negative, not {getattr(config, name)}")
-
-
-def within_one(config: Any, *names: str) -> None:
-    """Refuse fractions outside [0, 1]."""
-    for name in names:
-        if not 0 <= getattr(config, name) <= 1:
-            raise ConfigError(f"{name} must lie in [0, 1], not {getattr(config, name)}")
-
-
-def has_layers(config: Any, name: str) -> None:
-    """Refuse no layers, and layers without units."""
-    sizes = getattr(config, name)
-    if not sizes or min(sizes) < 1:
-        raise ConfigError(f"{name} needs at least one layer of at least one unit, not {sizes}")

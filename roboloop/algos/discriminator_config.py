@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from roboloop.algos.config import above_zero, has_layers, not_negative
+from roboloop.algos.limits import above_zero, has_layers, not_negative
 
 RewardForm = Literal["logit", "log_d", "minus_log_one_minus_d"]
 Ends = Literal["absorbing", "alive", "none"]

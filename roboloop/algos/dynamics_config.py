@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from roboloop.algos.config import PPOConfig, at_least_one, not_negative
+from roboloop.algos.config import PPOConfig
 from roboloop.algos.discriminator_config import DiscriminatorConfig
+from roboloop.algos.limits import at_least_one, not_negative
 from roboloop.core.errors import ConfigError
 
 Padding = Literal["repeat", "mask"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from roboloop.algos.config import PPOConfig, at_least_one
+from roboloop.algos.config import PPOConfig
 from roboloop.algos.discriminator_config import DiscriminatorConfig
+from roboloop.algos.limits import at_least_one
 from roboloop.core.errors import ConfigError
 from roboloop.data.config import ExpertConfig
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from roboloop.algos.config import MTSACConfig, SACConfig, SACSettings, not_negative, within_one
+from roboloop.algos.config import MTSACConfig, SACConfig, SACSettings
 from roboloop.algos.discriminator_config import DiscriminatorConfig
+from roboloop.algos.limits import not_negative, within_one
 from roboloop.algos.schedulers import ScheduleConfig, WeightedSchedule, check_schedule
 from roboloop.core.errors import ConfigError
 from roboloop.core.tasks import task_index

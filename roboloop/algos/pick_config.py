@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from roboloop.algos.config import SACConfig, above_zero, at_least_one, within_one
+from roboloop.algos.config import SACConfig
+from roboloop.algos.limits import above_zero, at_least_one, within_one
 
 
 @dataclass(frozen=True)

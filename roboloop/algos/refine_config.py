@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from roboloop.algos.config import PPOConfig, above_zero, not_negative
+from roboloop.algos.config import PPOConfig
+from roboloop.algos.limits import above_zero, not_negative
 from roboloop.core.errors import ConfigError
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import math
 import re
 import sys
 import types
@@ -19,6 +20,12 @@ from roboloop.core.files import parse_json, read_bytes
 _MOST_BYTES = 4 << 20
 _MOST_VALUES = 100_000
 _MOST_DEPTH = 50
+_LONGEST = 200
+"""Characters of a value in a message."""
+_MOST_INT = 2**53
+"""Every reader of JSON, browsers too, has the same integers up to here."""
+INFINITE = {"infinite": True}
+"""Metadata of the fields that may be infinite."""
 _SWITCH_WORDS = {False: ("off", "no"), True: ("on", "yes")}
 
 T = TypeVar("T")
@@ -47,11 +54,46 @@ def override(config: T, data: Mapping[str, Any], where: str = "") -> T:
         current = getattr(config, key)
         if dataclasses.is_dataclass(current):
             if not isinstance(value, Mapping):
-                raise ConfigError(f"config key '{path}' is a section, not a value: {value!r}")
+                raise ConfigError(f"config key '{path}' is a section, not a value: {_shown(value)}")
             changes[key] = override(_named(current, hints[key], value, path), value, f"{path}.")
         else:
             changes[key] = _convert(value, hints[key], path)
-    return dataclasses.replace(config, **changes)  # type: ignore[type-var]
+    changed: T = dataclasses.replace(config, **changes)  # type: ignore[type-var]
+    if not where:
+        check_values(changed)
+    return changed
+
+
+def check_values(config: Any, where: str = "") -> None:
+    """Refuse numbers that are none, infinite or beyond all use, and texts that no file system and no log takes."""
+    for field in dataclasses.fields(config):
+        value, path = getattr(config, field.name), f"{where}{field.name}"
+        for each in value if isinstance(value, tuple) else (value,):
+            if dataclasses.is_dataclass(each):
+                check_values(each, f"{path}.")
+            else:
+                _check_value(each, path, field.metadata == INFINITE)
+
+
+def _check_value(value: Any, path: str, may_be_infinite: bool) -> None:
+    if isinstance(value, int) and abs(value) > _MOST_INT:
+        raise ConfigError(f"config key '{path}' must lie between -{_MOST_INT} and {_MOST_INT}, not {_shown(value)}")
+    if isinstance(value, float) and (math.isnan(value) or (math.isinf(value) and not may_be_infinite)):
+        raise ConfigError(f"config key '{path}' must be a finite number, not {value}")
+    if isinstance(value, str) and not _is_plain(value):
+        raise ConfigError(f"config key '{path}' must be text without control characters, not {_shown(value)}")
+
+
+def _is_plain(text: str) -> bool:
+    return not any(ord(c) < 32 or 0x7F <= ord(c) < 0xA0 or 0xD800 <= ord(c) < 0xE000 for c in text)
+
+
+def _shown(value: Any) -> str:
+    """Return a value as a message shows it."""
+    if isinstance(value, int) and abs(value) > 10**_LONGEST:  # as text it may be longer than Python allows
+        return f"a number of about {int(value.bit_length() * math.log10(2)) + 1} digits"
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
 def _named(current: Any, hint: Any, data: Mapping[str, Any], path: str) -> Any:
@@ -60,10 +102,9 @@ def _named(current: Any, hint: Any, data: Mapping[str, Any], path: str) -> Any:
     name = data.get("name", getattr(current, "name", None))
     if not kinds or name == current.name:
         return current
-    if name not in kinds:
-        raise ConfigError(
-            f"config key '{path}.name' must be one of {', '.join(kinds)}, not {name!r}{nearest(str(name), kinds)}"
-        )
+    if not isinstance(name, str) or name not in kinds:
+        hint = nearest(name, kinds) if isinstance(name, str) else ""
+        raise ConfigError(f"config key '{path}.name' must be one of {', '.join(kinds)}, not {_shown(name)}{hint}")
     return kinds[name]()
 
 
@@ -87,7 +128,7 @@ def _convert(value: Any, hint: Any, path: str) -> Any:
             value = next((word for word in _SWITCH_WORDS[value] if word in args), value)
         if value in args:
             return value
-        raise ConfigError(f"config key '{path}' must be one of {', '.join(map(repr, args))}, not {value!r}")
+        raise ConfigError(f"config key '{path}' must be one of {', '.join(map(repr, args))}, not {_shown(value)}")
     if hint is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
         with contextlib.suppress(ValueError):  # YAML reads 3e-4 as text
             return _float(value, path)
@@ -95,7 +136,7 @@ def _convert(value: Any, hint: Any, path: str) -> Any:
         return int(value)
     elif isinstance(hint, type) and type(value) is hint:
         return value
-    raise ConfigError(f"config key '{path}' must be {_describe(hint)}, not {value!r}")
+    raise ConfigError(f"config key '{path}' must be {_describe(hint)}, not {_shown(value)}")
 
 
 def _float(value: int | float | str, path: str) -> float:
@@ -132,7 +173,10 @@ def parse_yaml(text: str) -> Any:
     """Return the value of a YAML text; a ValueError where it is none, or grows beyond all bounds by its aliases."""
     import yaml
 
-    loader = yaml.SafeLoader(text)
+    try:
+        loader = yaml.SafeLoader(text)
+    except yaml.YAMLError as error:  # of characters that no YAML has
+        raise ValueError(str(error)) from None
     try:
         node = loader.get_single_node()
         if node is None:
@@ -183,6 +227,7 @@ def parse_flags(config: T, flags: Sequence[str], prog: str) -> T:
         if strange[0].startswith("-"):
             raise ConfigError(f"unknown option {strange[0]}")
         raise ConfigError(f"unexpected word {strange[0]!r}: config keys are given as --KEY VALUE")
+    check_values(parsed)
     return parsed
 
 

@@ -43,10 +43,22 @@ class RunExists(UserError):
     exit_code = 3
 
 
+class Diverged(UserError):
+    """Weights or actions are not finite: nothing is saved over good state."""
+
+    exit_code = 6
+
+
 class WorkerLost(UserError):
     """Simulators or their processes broke more often than allowed; the last checkpoint is intact."""
 
     exit_code = 7
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Say whether an error is of memory that is not there; torch has no type for that on a CPU."""
+    words = ("can't allocate memory", "not enough memory", "invalid storage size", "storage size calculation overflow")
+    return isinstance(error, MemoryError) or any(word in str(error).lower() for word in words)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

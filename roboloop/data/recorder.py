@@ -14,7 +14,7 @@ import numpy as np
 
 from roboloop.core.child import START_S, Child, innermost
 from roboloop.core.config import to_dict
-from roboloop.core.errors import ConfigError, DataError, WorkerLost
+from roboloop.core.errors import ConfigError, DataError, DiskError, WorkerLost
 from roboloop.core.state import spec_to_data
 from roboloop.core.types import Array, EnvSpec, EpisodeEnd, Rollout, State
 from roboloop.data.config import RecordConfig
@@ -147,7 +147,7 @@ class Recorder:
         except (EOFError, OSError):
             return self._death()
         if "refused" in answer:
-            raise DataError(answer["refused"])
+            raise (DiskError if answer["by_disk"] else DataError)(answer["refused"])
         return None
 
     def _name(self) -> str:

@@ -14,6 +14,14 @@ GOAL_MODES = ("random", "fixed")
 VIEWS = ("state", "pixels")
 
 
+MOST = {
+    "num_envs": 10**6, "frame_stack": 1_000, "action_repeat": 10_000, "max_episode_steps": 10**7,
+    "eval_max_episode_steps": 10**7,
+}  # fmt: skip
+"""Beyond these nothing is ever done within a life."""
+MOST_PIXELS = 10_000
+
+
 @dataclass(frozen=True)
 class HybridConfig:
     """Files that ``roboloop export RUN --frozen`` wrote."""
@@ -64,12 +72,16 @@ class EnvConfig:
 
     def check(self) -> None:
         """Refuse values that no environment can honour."""
-        for name in ("num_envs", "frame_stack", "action_repeat", "max_episode_steps", "eval_max_episode_steps"):
+        for name in MOST:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"env.{name} must be at least 1, got {value}")
+            if value is not None and value > MOST[name]:
+                raise ConfigError(f"env.{name} must be at most {MOST[name]}, got {value}")
         if self.image_size is not None and (len(self.image_size) != 2 or min(self.image_size) < 1):
             raise ConfigError(f"env.image_size must be height and width, got {list(self.image_size)}")
+        if self.image_size is not None and max(self.image_size) > MOST_PIXELS:
+            raise ConfigError(f"env.image_size may be {MOST_PIXELS} pixels a side, got {list(self.image_size)}")
         named = ("observe", VIEWS), ("reward_version", REWARD_VERSIONS), ("goal_mode", GOAL_MODES)
         for name, known in named:
             value = getattr(self, name)

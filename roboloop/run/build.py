@@ -14,6 +14,7 @@ from roboloop.algos.guided_config import GuidedSettings, IntentionSettings
 from roboloop.algos.pick_config import PickConfig
 from roboloop.algos.refine_config import RefineConfig
 from roboloop.core.config import to_dict
+from roboloop.core.errors import ConfigError
 from roboloop.core.schedules import InSlack, UpdateRatio, WhenFull
 from roboloop.core.types import Algorithm, BatchSpec, Env, EnvSpec, PortablePolicy, Rollout, State, Stateful
 from roboloop.data.config import ExpertConfig
@@ -133,7 +134,21 @@ class Parts(NamedTuple):
 
 def build(cfg: Experiment) -> Parts:
     """Make everything a run needs; nothing is on disk yet."""
+    check_device(cfg.device)
     return _offline(cfg) if cfg.is_offline else _online(cfg)
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that torch does not know, or that this machine does not have."""
+    if name == "cpu":
+        return
+    import torch
+
+    try:
+        torch.zeros(1, device=name).cpu().numpy()
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).partition(". ")[0].partition("\n")[0]
+        raise ConfigError(f"config key 'device' must be one that is here, not {name!r}: {reason}") from None
 
 
 def _online(cfg: Experiment) -> Parts:

@@ -16,7 +16,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from roboloop.core.errors import ConfigError, DataError, UserError
+from roboloop.core.errors import ConfigError, DataError
+from roboloop.core.errors import Diverged as Diverged
 from roboloop.core.files import (
     is_directory,
     make_directory,
@@ -37,12 +38,6 @@ FORMAT = 2
 _TENSORS, _MANIFEST = "state.safetensors", "manifest.json"
 _NAME = re.compile(r"step-(\d{12,18})")
 _MOST_MANIFEST_BYTES = 256 << 20
-
-
-class Diverged(UserError):
-    """A weight is not finite: nothing is saved over good state."""
-
-    exit_code = 6
 
 
 class Checkpoint(NamedTuple):

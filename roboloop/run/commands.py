@@ -145,7 +145,7 @@ def _run(run: RunDir, resume: bool, parts: Parts | None = None) -> int:
     cfg = run.config
     progress = Progress(cfg.steps)
     progress.note(f"run {run.path}: {cfg.env.id}, seed {cfg.seed}, {cfg.steps} steps")
-    mirrors: list[Sink] = [TensorBoardSink(run.path / "events")] if cfg.tensorboard else []
+    mirrors: list[Sink] = [TensorBoardSink(run.path / "events", progress.note)] if cfg.tensorboard else []
     if cfg.wandb:
         mirrors.append(WandbSink(run.path, to_dict(cfg), offline=os.environ.get("WANDB_MODE") != "online"))
     runner = Runner(run, parts or build(cfg), mirrors, progress)

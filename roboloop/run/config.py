@@ -20,7 +20,7 @@ from roboloop.algos.guided_config import (
 )
 from roboloop.algos.pick_config import PickConfig
 from roboloop.algos.refine_config import RefineConfig
-from roboloop.core.config import to_dict
+from roboloop.core.config import INFINITE, to_dict
 from roboloop.core.errors import ConfigError
 from roboloop.data.config import RecordConfig, ReplayConfig
 from roboloop.envs import registry
@@ -49,7 +49,7 @@ MAY_CHANGE = (
 class UpdateConfig:
     """When and how often to learn."""
 
-    per_step: float = 1.0
+    per_step: float = field(default=1.0, metadata=INFINITE)
     """Gradient updates per environment step; fractions are carried over."""
     every_steps: int = 1
     """Pay the updates that are owed each so many steps (old name: one epoch)."""
@@ -153,7 +153,8 @@ class Experiment:
         for name, value in positive.items():
             if value < 1:
                 raise ConfigError(f"config key '{name}' must be at least 1, not {value}")
-        not_negative = {"seed": self.seed, "warmup_steps": self.warmup_steps, "eval.episodes": self.eval.episodes}
+        not_negative = {"seed": self.seed, "warmup_steps": self.warmup_steps, "eval.episodes": self.eval.episodes,
+                        "eval.seed": self.eval.seed}  # fmt: skip
         for name, number in not_negative.items():
             if number < 0:
                 raise ConfigError(f"config key '{name}' must not be negative: {number}")

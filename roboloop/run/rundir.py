@@ -114,6 +114,10 @@ class RunDir:
             raise DataError(f"run directory {path} cannot be read: {error}") from None
         if check_names:
             trust.check(config, path / "config.yaml")
+            try:
+                config.check()
+            except ConfigError as error:
+                raise DataError(f"run directory {path} cannot be used: config.yaml: {error}") from None
         lock = take_lock(path, "running in") if write else None
         if write:
             remove(path / _FORKING)  # a run is whole once it has a config

@@ -70,7 +70,13 @@ class SampleConfig:
             )
         if self.free_running and not self.workers:
             raise ConfigError("sample.free_running needs sample.workers: at least 1")
+        self._check_most()
         self._check_ray()
+
+    def _check_most(self) -> None:
+        for name, most in (("steps", 10**6), ("queue", 10_000), ("workers", 10_000)):
+            if getattr(self, name) > most:
+                raise ConfigError(f"config key 'sample.{name}' must be at most {most}, not {getattr(self, name)}")
 
     def _check_ray(self) -> None:
         if self.on == "ray" and not self.workers:

@@ -13,7 +13,7 @@ import numpy as np
 
 from roboloop.core.child import START_S
 from roboloop.core.config import to_dict
-from roboloop.core.errors import WorkerLost
+from roboloop.core.errors import Diverged, WorkerLost
 from roboloop.core.types import EpisodeEnd, PortablePolicy, Rollout, State
 from roboloop.envs.config import EnvConfig
 from roboloop.sample.board import Board
@@ -179,7 +179,7 @@ class Crew:
             return None
         worker.moved_s = time.monotonic()
         if "fatal" in message:
-            raise EnvBroken(message["fatal"])
+            raise (Diverged if message.get("diverged") else EnvBroken)(message["fatal"])
         if "ready" in message:
             self._begin(worker)
         return None if "ready" in message or "doubt" in message else message

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from roboloop.core.errors import DataError, WorkerLost
+from roboloop.core.errors import DataError, Diverged, WorkerLost
 from roboloop.core.rng import derive, get_rng_state, set_rng_state, stream
 from roboloop.core.types import Array, Decision, Env, EpisodeEnd, Policy, RewardAware, Rollout, State
 from roboloop.envs.env import counted
@@ -34,6 +35,12 @@ class GroupPlan:
 
 class EnvBroken(WorkerLost):
     """An environment raised, or returned what no environment may return, more often than is allowed."""
+
+
+def check_finite(action: Array) -> None:
+    """Refuse actions of a policy whose weights have diverged: no environment is at fault then."""
+    if not math.isfinite(action.sum()):
+        raise Diverged("an action of the policy is not finite: training has diverged; the last good checkpoint is kept")
 
 
 class EnvGroup:
@@ -126,6 +133,7 @@ class EnvGroup:
         return out._replace(cut=tuple(self._cut), first_env=self.plan.first_env)
 
     def _write(self, decision: Decision, out: Rollout, t: int, envs: slice) -> None:
+        check_finite(decision.action)
         out.action[t, envs] = decision.action
         out.log_prob[t, envs] = 0.0 if decision.log_prob is None else decision.log_prob
         out.value[t, envs] = 0.0 if decision.value is None else decision.value

@@ -21,7 +21,7 @@ import numpy as np
 
 from roboloop import __version__
 from roboloop.core.cluster import connect, machines, room_for, telling_line
-from roboloop.core.errors import ConfigError, UserError
+from roboloop.core.errors import ConfigError, Diverged, UserError
 from roboloop.core.types import PortablePolicy
 from roboloop.data.rollouts import COLUMNS
 from roboloop.sample.board import Board
@@ -80,8 +80,8 @@ class RemoteWorker:
                 return self._collect(**order, weights=weights)
             answer: dict[str, Any] = getattr(self._worker, name)(**order)
             return answer
-        except EnvBroken as error:
-            return {"fatal": str(error)}
+        except (EnvBroken, Diverged) as error:
+            return {"fatal": str(error), "diverged": isinstance(error, Diverged)}
 
     def _collect(self, group: int, slot: int, policy: int, weights: dict[str, Any]) -> dict[str, Any]:
         worker = self._worker

@@ -10,6 +10,7 @@ from typing import Any
 
 from roboloop.core.blueprint import build_policy
 from roboloop.core.config import override
+from roboloop.core.errors import Diverged
 from roboloop.core.memory import SharedMemory
 from roboloop.core.types import Rollout
 from roboloop.core.wire import Channel
@@ -28,8 +29,8 @@ def main(channel: Channel, memory_fd: int) -> None:
         while True:
             order = channel.receive()
             channel.send(getattr(worker, order.pop("do"))(**order))
-    except EnvBroken as error:
-        channel.send({"fatal": str(error)})
+    except (EnvBroken, Diverged) as error:
+        channel.send({"fatal": str(error), "diverged": isinstance(error, Diverged)})
     finally:
         worker.close()
 

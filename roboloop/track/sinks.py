@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import itertools
 import os
+import socket
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from roboloop.core.errors import DataError, MissingExtra
-from roboloop.core.files import own_directory, read_bytes, remove, replace_atomic
+from roboloop.core.files import (
+    DISK_FAULTS,
+    append_durable,
+    open_new,
+    own_directory,
+    read_bytes,
+    remove,
+    replace_atomic,
+)
 from roboloop.track.metrics import finite
 
 _LONGEST_ID = 128
 _SUFFIX = ".roboloop"  # names the event files that are ours to delete
+_numbers = itertools.count()
 
 
 class Sink(Protocol):
@@ -43,53 +56,75 @@ def scalars(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 class TensorBoardSink:
-    """Event files for TensorBoard, written with its own protos (torch's writer would pull in torch)."""
+    """Event files for TensorBoard, written with its own protos (torch's writer would pull in torch).
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._writer: Any = None  # opened by the first row, so that a run without rows leaves no file
+    Rows are written at once: TensorBoard's own writer has a thread, which on a full disk ends in a traceback.
+    A mirror can be done without: a disk that fails ends it with one line, and the next resume makes it anew.
+    """
+
+    def __init__(self, directory: Path, tell: Callable[[str], None] = lambda line: None) -> None:
+        self.directory, self._tell = directory, tell
+        self._fd: int | None = None  # opened by the first row, so that a run without rows leaves no file
+        self._size = 0
+        self._is_over = False
 
     def write(self, step: int, metrics: Mapping[str, Any]) -> None:
         """Mirror one row."""
-        self._add(step, metrics, time.time())
+        if not self._is_over:
+            with self._dispensable():
+                self._add(step, metrics, time.time())
 
     def rebuild(self, rows: Iterable[Mapping[str, Any]], unix_s: Mapping[int, float] | None = None) -> None:
         """Replace our event files by the rows of the log; ``unix_s`` gives steps their time, for relative time axes."""
         from tensorboard.compat.proto import event_pb2
 
         self.close()
-        for old in own_directory(self.directory).glob(f"events.out.tfevents.*{_SUFFIX}"):
-            remove(old)
-        # a TensorBoard that has read the deleted files drops their points when it meets a session start
-        start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
-        self._open().add_event(event_pb2.Event(wall_time=time.time(), step=0, session_log=start))
-        for row in rows:
-            step = int(row["step"])
-            self._add(step, row, (unix_s or {}).get(step, time.time()))
-        self._writer.flush()
+        with self._dispensable():
+            for old in own_directory(self.directory).glob(f"events.out.tfevents.*{_SUFFIX}"):
+                remove(old)
+            # a TensorBoard that has read the deleted files drops their points when it meets a session start
+            start = event_pb2.SessionLog(status=event_pb2.SessionLog.START)
+            self._put(event_pb2.Event(wall_time=time.time(), step=0, session_log=start))
+            for row in rows:
+                step = int(row["step"])
+                self._add(step, row, (unix_s or {}).get(step, time.time()))
 
     def close(self) -> None:
-        """Flush and close; a later write opens a new file."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        """Close; a later write opens a new file."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd, self._size = None, 0
 
-    def _open(self) -> Any:
-        if self._writer is None:
-            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    @contextlib.contextmanager
+    def _dispensable(self) -> Iterator[None]:
+        """End the mirror, not the training, where the disk fails."""
+        try:
+            yield
+        except OSError as error:
+            self._is_over = True
+            why = DISK_FAULTS.get(error.errno or 0, error.strerror)
+            self._tell(f"no more TensorBoard events in {self.directory}: {why}; training goes on")
 
-            self._writer = EventFileWriter(
-                str(own_directory(self.directory)), max_queue_size=1000, flush_secs=10, filename_suffix=_SUFFIX
-            )
-        return self._writer
+    def _put(self, event: Any) -> None:
+        from tensorboard.compat.proto import event_pb2
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        record = io.BytesIO()
+        if self._fd is None:
+            own_directory(self.directory)
+            name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}.{next(_numbers)}"
+            self._fd = open_new(self.directory / f"{name}{_SUFFIX}")
+            version = event_pb2.Event(wall_time=time.time(), file_version="brain.Event:2")
+            RecordWriter(record).write(version.SerializeToString())
+        RecordWriter(record).write(event.SerializeToString())
+        self._size = append_durable(self._fd, self._size, record.getvalue(), sync=False)
 
     def _add(self, step: int, metrics: Mapping[str, Any], unix_s: float) -> None:
         from tensorboard.compat.proto import event_pb2, summary_pb2
 
         values = [summary_pb2.Summary.Value(tag=name, simple_value=value) for name, value in scalars(metrics).items()]
         if values:
-            event = event_pb2.Event(wall_time=unix_s, step=step, summary=summary_pb2.Summary(value=values))
-            self._open().add_event(event)
+            self._put(event_pb2.Event(wall_time=unix_s, step=step, summary=summary_pb2.Summary(value=values)))
 
 
 class WandbSink:
