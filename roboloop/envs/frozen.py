@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from roboloop.core.errors import DataError
+from roboloop.core.files import parse_json, read_bytes
 from roboloop.core.types import Array
 
 KIND, FORMAT, HEADER = "roboloop-frozen-policy", 1, "roboloop"
 ACTIVATIONS = ("tanh", "relu", "elu")
 SUFFIX = ".safetensors"
 _CACHE_LINE = 64
+_MOST_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -158,18 +161,24 @@ class FrozenPolicy:
         path = Path(path)
         if not path.is_file():
             raise DataError(f"{path} is no file: roboloop export RUN --frozen {path.with_suffix(SUFFIX)} writes one")
+        data = read_bytes(path, _MOST_BYTES, follow=True)
         try:
-            with safe_open(path, framework="numpy") as file:
-                text = (file.metadata() or {}).get(HEADER, "{}")
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
-            header = json.loads(text)
-        except (SafetensorError, OSError, ValueError) as error:
+            tensors = load_tensors(data)
+            header = parse_json(_metadata(data).get(HEADER, "{}").encode(), "its header")
+        except (SafetensorError, DataError, LookupError, TypeError, ValueError, AttributeError) as error:
             raise DataError(f"{path} is damaged or no frozen policy: {error}") from None
         if not isinstance(header, dict) or header.get("kind") != KIND:
             raise DataError(f"{path} is no frozen policy: roboloop export RUN --frozen OUT{SUFFIX} writes one")
         if header.get("format") != FORMAT:
             raise DataError(f"{path} is a frozen policy of format {header.get('format')}, this is {FORMAT}")
         return cls(_layers(path, header, tensors), header.get("about"))
+
+
+def _metadata(data: bytes) -> dict[str, Any]:
+    """Return what a safetensors file says of itself: a length, and a JSON text of that length."""
+    size = int.from_bytes(data[:8], "little")
+    found = parse_json(data[8 : 8 + size], "its head").get("__metadata__", {})
+    return dict(found)
 
 
 def _tensors(layers: Layers) -> dict[str, Array]:

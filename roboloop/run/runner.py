@@ -86,7 +86,6 @@ class Runner:
             return self._train()
 
     def _train(self) -> str:
-        state = "failed"
         try:
             self.recorder.begin(self.run.dataset, self.clock.step)
             with disk_errors(str(self.run.path)):
@@ -108,10 +107,12 @@ class Runner:
                 if not self._stop:
                     self._finish_evaluation()
                 self.save()
-            state = "stopped" if self._stop else "done"
-        finally:
-            with contextlib.suppress(OSError):  # a full disk has its own message already
+                state = "stopped" if self._stop else "done"
                 self._write_status(state)
+        except BaseException:
+            with contextlib.suppress(OSError):  # a full disk has its own message already
+                self._write_status("failed")
+            raise
         return state
 
     def _take(self, rollout: Rollout) -> None:
