@@ -78,6 +78,7 @@ def verbs(sound: Path) -> dict[str, Verb]:
         "fork": Verb(fork, (fork, "train --resume out/x/Pendulum-v1/0"), "sac", "run out/x/Pendulum-v1/0 100",
                      done=(0, 3)),
         "eval": Verb(f"eval {run} --episodes 3", run="sac", result=f"eval {run}/eval"),
+        "eval video": Verb(f"eval {run} --episodes 1 --video", run="sac", result=f"there {run}/videos/evaluation.mp4"),
         "record": Verb(f"record {run} --episodes 3 --out out/data", run="sac", result="dataset out/data", done=(0, 2)),
         "export onnx": Verb(f"export {run} --onnx out/policy.onnx", run="sac", result="file out/policy.onnx"),
         "export frozen": Verb("export runs/ppo --frozen out/p.safetensors", run="ppo", result="file out/p.safetensors"),

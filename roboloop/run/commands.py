@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from roboloop.core.config import flag_names, override, parse_flags, read_file, to_dict
-from roboloop.core.errors import ConfigError, DataError, RunExists, nearest
+from roboloop.core.errors import ConfigError, DataError, DiskError, RunExists, nearest
 from roboloop.core.files import is_there
 from roboloop.core.options import Options
 from roboloop.run import checkpoint, recipes, trust
@@ -161,9 +161,13 @@ def _run(run: RunDir, resume: bool, parts: Parts | None = None) -> int:
         if state == "done" and not cfg.eval.episodes:
             progress.note(f"not evaluated yet: roboloop eval {run.path} --checkpoint all")
         out = run.path / "plots" / "curve.png"
-        with contextlib.suppress(DataError):  # too short a run has nothing to draw
+        try:
             if not out.parent.is_symlink():
                 progress.note(f"curve: {plot_runs([traced(run.path)], out)}")
+        except DiskError as error:  # roboloop plot draws it again
+            progress.note(f"no curve: {error}")
+        except DataError:
+            pass  # too short a run has nothing to draw
     finally:
         runner.close()
         run.close()
