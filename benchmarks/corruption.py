@@ -280,8 +280,11 @@ def _is_said(case: Case, outcome: Outcome, found: Any) -> bool:
     """Say whether a result is another one, and the verb says why."""
     if case.verb == "eval":  # an older checkpoint, which is named, and which the damaged one made necessary
         return not found and "checkpoints" in case.inner
-    if case.verb == "report":  # a log that was cut at a line is sound as far as it goes
-        return case.kind in ("cut", "cut at a line") or "left out" in outcome.said or not found
+    if case.verb == "report":
+        _, evaluations = found.get(case.run, (None, None))
+        unfinished = any(each["whole"]["episodes"] < each["planned"] for each in evaluations or [])
+        # nobody can know of a folder of evaluations that there was one; one that is not whole is shown so
+        return "left out" in outcome.said or unfinished or not found or (case.inner, case.kind) == ("eval", "missing")
     return False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable, Sequence
 
@@ -199,6 +200,8 @@ def usage() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; what the user can mend is one line on stderr and exit code 2 (see the table for others)."""
     args = vouched.take(sys.argv[1:] if argv is None else argv)
+    if argv is None and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need be no text
     try:
         if not args or args[0] in ("-h", "--help", "help", "--version"):
             print(__version__ if args[:1] == ["--version"] else usage(), flush=True)

@@ -14,6 +14,7 @@ from roboloop.core.config import flag_names, override, parse_flags, read_file, t
 from roboloop.core.errors import ConfigError, DataError, DiskError, RunExists, nearest
 from roboloop.core.files import is_there
 from roboloop.core.options import Options
+from roboloop.core.text import printable
 from roboloop.run import checkpoint, recipes, trust
 from roboloop.run.build import Parts, build
 from roboloop.run.config import MAY_CHANGE, Experiment
@@ -45,7 +46,7 @@ def train(args: list[str]) -> int:
         trust.vouch_for(config)
         run = RunDir.open(path, write=True)
         if run.is_done:
-            print(f"{path} is finished")
+            print(f"{printable(path)} is finished")
             return 0
         return _run(run, resume=True)
     from roboloop.run.start import take_over

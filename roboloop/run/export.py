@@ -17,6 +17,7 @@ from roboloop.core.errors import ConfigError, UserError, needs_extra
 from roboloop.core.files import disk_errors, staged
 from roboloop.core.options import Options
 from roboloop.core.rng import derive
+from roboloop.core.text import printable
 from roboloop.core.types import Array, Decision, Env, EnvSpec, Policy
 from roboloop.envs.frozen import SUFFIX
 from roboloop.run.rundir import RunDir, find_run, installed
@@ -72,9 +73,8 @@ def _export_frozen(path: Path, which: str, out: Path, std: float | None) -> int:
     with disk_errors(str(out), advice), staged(out) as stage:
         stage.write_bytes(frozen.to_bytes())
     layers = frozen.layers
-    print(
-        f"{out}: {about['algo']} policy of step {point.step}, {layers.obs_dim} numbers to {layers.action_dim} actions"
-    )
+    sizes = f"{layers.obs_dim} numbers to {layers.action_dim} actions"
+    print(f"{printable(out)}: {about['algo']} policy of step {point.step}, {sizes}")
     return 0
 
 
@@ -92,9 +92,10 @@ def _export_onnx(path: Path, which: str, out: Path) -> int:
         contract = write_policy(run, which, stage)
         contract_stage.write_text(json.dumps(contract, indent=1) + "\n")
     policy, parity = contract["policy"], contract["parity"]
-    print(f"{out}: {policy['algo']} policy of step {policy['checkpoint_step']}, {out.stat().st_size / 1e3:.0f} kB")
+    size = f"{out.stat().st_size / 1e3:.0f} kB"
+    print(f"{printable(out)}: {policy['algo']} policy of step {policy['checkpoint_step']}, {size}")
     print(f"parity with ours over {parity['steps']} steps: {parity['max_difference']:.1e} (limit {parity['limit']:g})")
-    print(f"contract: {contract_path}")
+    print(f"contract: {printable(contract_path)}")
     return 0
 
 

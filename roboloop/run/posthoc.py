@@ -15,6 +15,7 @@ from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.files import own_directory, replace_atomic
 from roboloop.core.sealed import Chain
 from roboloop.core.tasks import forced_schedule
+from roboloop.core.text import printable
 from roboloop.core.types import Array, Env, Policy, PortablePolicy, RewardAware
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
@@ -149,7 +150,7 @@ def _evaluate_all(run: RunDir, exam: _Exam, wish: Wish) -> None:
         try:
             point = run.checkpoint_at(step)
         except DataError as error:
-            print(f"{error}; left out")
+            print(f"{printable(error)}; left out")
             continue
         _, summary, _ = exam.take(point, wish.name_of(step))
         print(f"step {step}: {describe(summary)}", flush=True)
@@ -161,7 +162,7 @@ def _evaluate_all(run: RunDir, exam: _Exam, wish: Wish) -> None:
         replace_atomic(out, b"".join(line_of(row, chain) for row in rows))
     if not rows:
         raise DataError(f"{run.path} has no checkpoint that verifies")
-    print(f"{table(lines)}\nrows: {out}")
+    print(f"{table(lines)}\nrows: {printable(out)}")
 
 
 def aimed_at(policy: PortablePolicy, target: float, run: RunDir) -> PortablePolicy:
@@ -195,7 +196,7 @@ def picking_by(run: RunDir, way: str) -> Experiment:
 def pick(run: RunDir, which: str) -> Checkpoint:
     """Return the checkpoint called 'best', 'last' or by its step."""
     if which == "last" or which == "best":
-        for point in run.newest_checkpoints(print):
+        for point in run.newest_checkpoints(lambda said: print(printable(said))):
             with checkpoint.fits(point.path):
                 best = int(point.state["best"]["step"])
             if which == "best" and best < 0:
@@ -228,7 +229,7 @@ def _report(summary: Summary, out: Path | None) -> None:
         print(table([("task", "success", "95 %", "return"), *(_task_line(*item) for item in summary.by_task.items())]))
     if out:
         replace_atomic(out.with_suffix(".summary.json"), json.dumps(finite(asdict(summary)), indent=1).encode())
-        print(f"episodes: {out}")
+        print(f"episodes: {printable(out)}")
 
 
 def _task_line(task: str, facts: dict[str, float]) -> tuple[str, ...]:
@@ -282,4 +283,4 @@ def _record(policy: Policy, cfg: Experiment, out: Path, plan: Plan) -> None:
         # an episode of thirty picks would be over in a second
         fps = min(_FASTEST_FPS, max(1.0, env.spec.max_episode_steps / _EPISODE_S))
         env.close()
-    print(f"video: {write_video(frames, out, fps)}")
+    print(f"video: {printable(write_video(frames, out, fps))}")

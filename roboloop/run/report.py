@@ -13,6 +13,7 @@ import numpy as np
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.files import replace_atomic, writing
 from roboloop.core.options import Options
+from roboloop.core.text import printable
 from roboloop.data.dataset import Dataset
 from roboloop.track.commands import add_names
 from roboloop.track.read import find_runs
@@ -35,10 +36,10 @@ def report(args: list[str]) -> int:
         return _refresh(known.refresh)
     runs, left_out = collect(known.runs)
     for line in left_out:
-        print(f"left out: {line}", file=sys.stderr)
+        print(f"left out: {printable(line)}", file=sys.stderr)
     for run in runs:
         for note in run.notes:
-            print(f"left out of {run.name}: {note}", file=sys.stderr)
+            print(printable(f"left out of {run.name}: {note}"), file=sys.stderr)
     if not runs:
         raise DataError(left_out[0] if left_out else "report needs runs: directories, or summaries of runs")
     runs = renamed(runs, dict(known.names))
@@ -51,7 +52,7 @@ def report(args: list[str]) -> int:
     if known.md:
         _write(known.md, markdown.document(known.title, made))
     if known.save:
-        print(save(runs, known.save))
+        print(printable(save(runs, known.save)))
     return 0
 
 
@@ -121,11 +122,11 @@ def _refresh(texts: Sequence[Path]) -> int:
         if new != old:
             with writing(path):
                 replace_atomic(path, new.encode())
-        print(f"{path}: {'made anew' if new != old else 'nothing to change'}")
+        print(f"{printable(path)}: {'made anew' if new != old else 'nothing to change'}")
     return 0
 
 
 def _write(out: Path, text: str) -> None:
     with writing(out):
         replace_atomic(out, text.encode(errors="backslashreplace"))
-    print(out)
+    print(printable(out))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from roboloop.core.options import Options
+from roboloop.core.text import printable
 from roboloop.track.curves import Traced, shown_as, traced
 from roboloop.track.read import find_runs
 from roboloop.track.summary import RunSummary, read_summary, renamed
 from roboloop.track.summary_file import load
+from roboloop.track.whole import lost_rows
 
 
 def plot(args: list[str]) -> int:
@@ -23,13 +26,16 @@ def plot(args: list[str]) -> int:
         from roboloop.track.targets import plot_targets
 
         found = [run for path in known.runs for run in _summaries(path)]
-        print(plot_targets(renamed(found, dict(known.names)), known.out))
+        print(printable(plot_targets(renamed(found, dict(known.names)), known.out)))
         return 0
     from roboloop.track.plots import plot_runs
 
     runs = [run for path in known.runs for run in _traced(path)]
+    for line in [line for path in known.runs if path.is_dir() for run in _directories(path) for line in lost_rows(run)]:
+        print(printable(line), file=sys.stderr)
     names = shown_as([run.experiment for run in runs], dict(known.names))
-    print(plot_runs([run._replace(experiment=name) for run, name in zip(runs, names, strict=True)], known.out))
+    drawn = [run._replace(experiment=name) for run, name in zip(runs, names, strict=True)]
+    print(printable(plot_runs(drawn, known.out)))
     return 0
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from roboloop.core.errors import DataError
 from roboloop.core.files import replace_atomic, writing
+from roboloop.core.text import printable
 from roboloop.track.curves import MEASURES, Group, Traced, described, grouped, make_group, summarise, time_unit
 from roboloop.track.stats import Floats
 from roboloop.track.terminal import count
@@ -95,6 +96,11 @@ def look(index: int) -> tuple[str, _Style]:
     return _COLOURS[index % len(_COLOURS)], _STYLES[index // len(_COLOURS) % len(_STYLES)]
 
 
+def lettered(text: str) -> str:
+    """Return a name as it is drawn: any character has a shape, and a dollar begins no formula."""
+    return printable(text).replace("$", r"\$")
+
+
 def _draw_group(axes: Axes, index: int, xs: Sequence[Floats], ys: Sequence[Floats], crowded: bool) -> None:
     colour, style = look(index)
     summary = summarise(xs, ys)
@@ -132,7 +138,7 @@ def _legend(figure: Figure, groups: Sequence[Group]) -> None:
 
     looks = [look(index) for index in range(len(groups))]
     handles = [Line2D([], [], color=colour, linestyle=style, linewidth=2) for colour, style in looks]
-    texts = [described(group) for group in groups]
+    texts = [lettered(described(group)) for group in groups]
     figure.legend(handles, texts, loc="outside lower center", ncols=_legend_columns(groups), frameon=False)
 
 

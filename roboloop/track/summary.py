@@ -20,13 +20,13 @@ from roboloop.core.files import is_directory, is_inside, is_regular, read_json
 from roboloop.track.curves import Curve, Traced, read_curves, shown_as
 from roboloop.track.inside import names_in
 from roboloop.track.metrics import finite
-from roboloop.track.read import WEIGHTS, read_jsonl, read_run
+from roboloop.track.read import read_jsonl, read_run
 from roboloop.track.stats import bootstrap_interval
+from roboloop.track.whole import check_weights, lost_rows
 
 _VIDEOS = (".mp4", ".gif")
 _LINKED = "is a link out of the run: not shown"
 _SUMMARY = ".summary.json"
-_MOST_BYTES = 256 << 20
 _DATASETS = ("dataset", "recorded")
 ORIGIN: dict[str, type | UnionType] = {
     "command": list, "versions": dict, "python": str, "platform": str, "cpus": int, "git": str, "git_dirty": bool,
@@ -139,7 +139,7 @@ def read_summary(path: Path, read_dataset: DatasetReader | None = None, with_log
     Without logs there are no curves and no seconds: logs may be long.
     """
     info, config = read_run(path), read_settings(path)
-    notes: list[str] = []
+    notes = lost_rows(path) if with_logs else []
     origin = _part(partial(_origin, path), notes) or {}
     datasets: dict[str, Facts] = {}
     for folder in _DATASETS if read_dataset else ():
@@ -269,25 +269,15 @@ def _evaluations(path: Path, config: Facts, notes: list[str]) -> tuple[Evaluatio
             continue
         try:
             header, *rows = read_jsonl(file) or [{}]
-            _check_weights(path, header)
-            found += [_evaluation(file.stem, header, rows, config)] if rows else []
+            check_weights(path, header)
+            if not rows:
+                raise DataError("no episode yet")
+            found.append(_evaluation(file.stem, header, rows, config))
         except DataError as error:
             notes.append(str(error) if str(file) in str(error) else f"{file}: {error}")
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             notes.append(f"{file}: not an evaluation ({type(error).__name__} {error})")
     return tuple(sorted(found, key=lambda each: (each.step, each.name)))
-
-
-def _check_weights(run: Path, header: Facts) -> None:
-    """Raise DataError where an evaluation is of other weights than those of this run's checkpoint; it may be gone."""
-    step, weights = header.get("checkpoint_step"), header.get(WEIGHTS)
-    if type(step) is not int or not isinstance(weights, str):
-        return  # of an older version
-    manifest = run / "checkpoints" / f"step-{step:012d}" / "manifest.json"
-    if not is_regular(manifest) or not is_directory(run / "checkpoints"):
-        return
-    if weights not in read_json(manifest, _MOST_BYTES)["body"]["files"].values():
-        raise DataError(f"an evaluation of step {step} is not of this run's checkpoint")
 
 
 def _evaluation(name: str, header: Facts, rows: Sequence[Facts], config: Facts) -> Evaluation:

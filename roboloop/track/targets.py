@@ -10,7 +10,7 @@ import numpy as np
 
 from roboloop.core.errors import DataError
 from roboloop.track.curves import grouped
-from roboloop.track.plots import dress, look, write
+from roboloop.track.plots import dress, lettered, look, write
 from roboloop.track.report.scores import asked, final_evaluation
 from roboloop.track.stats import Floats
 from roboloop.track.summary import RunSummary
@@ -47,12 +47,12 @@ def plot_targets(runs: Sequence[RunSummary], out: Path) -> Path:
             targets, means = list(group.by_target), list(group.by_target.values())
             seeds = max(map(len, means))
             axes.fill_between(targets, [m.min() for m in means], [m.max() for m in means], color=colour, alpha=0.16)
-            label = f"{group.label} ({_seeds(seeds)})"
+            label = lettered(f"{group.label} ({_seeds(seeds)})")
             axes.plot(targets, [m.mean() for m in means], "-o", color=colour, label=label)
         if len(group.unasked):
             low, high = float(group.unasked.min()), float(group.unasked.max())
             axes.axhspan(low, high, color=colour, alpha=0.1)
-            label = f"{group.label}, no target ({_seeds(len(group.unasked))})"
+            label = lettered(f"{group.label}, no target ({_seeds(len(group.unasked))})")
             axes.axhline(float(group.unasked.mean()), linestyle="--", color=colour, label=label)
     dress(axes, "return")
     axes.set_xlabel("Return that was asked for")

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
+from roboloop.core.text import printable
+
 if TYPE_CHECKING:
     from rich.live import Live
     from rich.table import Table
@@ -57,7 +59,7 @@ class Progress:
     def note(self, text: str) -> None:
         """Print a line that stays."""
         if self._enabled:
-            self._emit(text)
+            self._emit(printable(text, keep="\n"))
 
     def close(self) -> None:
         """Show the last report and leave the terminal as it was; closing twice is harmless."""
@@ -127,6 +129,7 @@ def _unknown(value: float | None) -> bool:
 
 def table(rows: Sequence[Sequence[str]]) -> str:
     """Return rows of cells in columns."""
+    rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
