@@ -13,6 +13,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from roboloop.core.errors import DataError
@@ -102,6 +103,8 @@ class Active:
     """Why it was asked to end: stopped, pruned, time, memory, silence."""
     ending_s: float = 0.0
     heard_s: float = 0.0
+    heard: tuple[tuple[int, int] | None, ...] = ()
+    """Sizes and times of what it writes, at the last look."""
     looked_s: float = 0.0
 
     def send(self, number: signal.Signals) -> bool:
@@ -358,11 +361,20 @@ def conclude(launcher: Launcher, live: Iterable[Job]) -> int:
 
 
 def _heard_s(active: Active, now_s: float) -> float:
-    """Return when a run last wrote anything, on our clock."""
+    """Return when a run was last seen to have written anything, by a clock that nobody sets."""
     files = [active.job.log, *(active.job.path / name for name in ("status.json", "metrics.jsonl", "timing.jsonl"))]
-    ages_s = [time.time() - file.stat().st_mtime for file in files if file.exists()]
-    active.heard_s = max(active.began_s, active.heard_s, now_s - max(min(ages_s, default=0.0), 0.0))
-    return active.heard_s
+    heard = tuple(map(_stamp, files))
+    if heard != active.heard:
+        active.heard, active.heard_s = heard, now_s
+    return max(active.began_s, active.heard_s)
+
+
+def _stamp(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.lstat()
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
 
 
 def _why(active: Active, code: int | None, job: Job) -> str:
