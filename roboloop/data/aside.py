@@ -7,10 +7,11 @@ back what is whole and copies the rest to ``aside/``.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -92,14 +93,29 @@ def copy_aside(directory: Path, file: Path, begin: int, end: int) -> None:
     aside, number = own_directory(directory / ASIDE), 0
     while os.path.lexists(target := aside / f"{file.stem}-{begin}-{number:03d}{file.suffix}"):
         number += 1
-    with open_regular(file) as source, os.fdopen(open_new(target), "wb") as sink:
-        source.seek(begin)
-        while begin < end and (data := source.read(min(_COPY_BYTES, end - begin))):
-            sink.write(data)
-            begin += len(data)
-        sink.flush()
+    with open_regular(file) as source, os.fdopen(open_new(target), "wb", buffering=0) as sink:
+        for at, stop in stretches(source.fileno(), begin, end):
+            sink.truncate(at - begin)  # a hole stays one: it may be a stranger's, of any size
+            while at < stop and (data := os.pread(source.fileno(), min(_COPY_BYTES, stop - at), at)):
+                at += os.write(sink.fileno(), data)
+        sink.truncate(end - begin)
         os.fsync(sink.fileno())
     sync_directory(aside)
+
+
+def stretches(fd: int, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Yield where in some bytes of a file there is data; the rest are holes, which take no room and read as zeros."""
+    while begin < end:
+        try:
+            begin = os.lseek(fd, begin, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # none follows
+                return
+            raise
+        stop = min(end, os.lseek(fd, begin, os.SEEK_HOLE))
+        if begin < stop:
+            yield begin, stop
+        begin = max(stop, begin + 1)
 
 
 def cut(file: Path, begin: int) -> None:

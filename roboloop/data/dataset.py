@@ -213,7 +213,7 @@ class _OpenShards:
         for shard in sorted(shards - self._files.keys())[: max(0, _MAX_OPEN_SHARDS - len(self._files))]:
             try:
                 self._files[shard] = open_regular(shard_path(self._directory, shard))
-            except FileNotFoundError:
+            except (FileNotFoundError, DataError):  # the latter: who reads it is told
                 return False
         return True
 

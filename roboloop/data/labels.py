@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from roboloop.core.types import Array
+from roboloop.data.aside import stretches
+from roboloop.data.checks import check_memory
 from roboloop.data.episodes import Facts, Schema
 from roboloop.data.index import MOST_LABEL, Entry, entry_of
 
@@ -48,8 +50,9 @@ def is_sound(label: bytes) -> bool:
 def find_episodes(fd: int, shard: int, span: tuple[int, int], schema: Schema) -> Iterator[Entry]:
     """Yield the whole episodes in some bytes of a shard, by their labels; all checksums fit."""
     begin, end = span
-    left = _READS * (end - begin) + _WINDOW_BYTES
-    for at in _magics(fd, begin, end):
+    filled = list(stretches(fd, begin, end))
+    left = _READS * sum(stop - start for start, stop in filled) + _WINDOW_BYTES
+    for at in (at for start, stop in filled for at in _magics(fd, start, stop)):
         if at < begin:  # within the episode before
             continue
         label = _label_at(fd, at, end)
@@ -97,6 +100,7 @@ def read_parts(fd: int, entry: Entry) -> list[bytes] | None:
     """Return an episode's parts, or None where one of them is not what was written."""
     if entry.offset < 0 or entry.offset + entry.size - entry.label > os.fstat(fd).st_size:
         return None
+    check_memory(2 * entry.size, f"episode {entry.id}")
     at, parts = entry.offset, []
     for size, crc in entry.parts.tolist():
         part = os.pread(fd, size, at)

@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from roboloop.core.errors import DataError
 from roboloop.core.files import open_regular, remove, replace_durable, take_lock
 from roboloop.data.aside import MARK, Mark, Span, copy_aside, unclaimed
 from roboloop.data.episodes import Schema
 from roboloop.data.index import INDEX, Catalog, Entry, line_of, read_index, read_schema, scan, shard_path
-from roboloop.data.labels import find_episodes
+from roboloop.data.labels import find_episodes, read_parts
 
 
 class Mended(NamedTuple):
@@ -48,17 +49,18 @@ def mend_index(directory: Path) -> Mended:
         catalog = Catalog()
         catalog.apply(found.records)
         evicted = {number for record in found.records if record["kind"] == "evict" for number in record["ids"]}
-        again = read_back(directory, unclaimed(directory, catalog.entries.values()), schema, catalog, evicted)
-        entries = sorted([*catalog.entries.values(), *again], key=lambda entry: entry.id)
+        whole = [entry for entry in catalog.entries.values() if _is_whole(directory, entry)]
+        again = read_back(directory, unclaimed(directory, whole), schema, catalog, evicted)
+        entries = [entry for _, entry in sorted({**catalog.entries, **{entry.id: entry for entry in again}}.items())]
         if data:
             copy_aside(directory, directory / INDEX, 0, len(data))
         left = unclaimed(directory, entries)
         for span in left:
             copy_aside(directory, shard_path(directory, span.shard), span.begin, span.end)
-        whole = Catalog()
-        whole.next_id, whole.next_shard, whole.notes = catalog.next_id, catalog.next_shard, catalog.notes
-        whole.apply({"kind": "episode", "entry": entry} for entry in entries)
-        write_index(directory, whole.records())
+        mended = Catalog()
+        mended.next_id, mended.next_shard, mended.notes = catalog.next_id, catalog.next_shard, catalog.notes
+        mended.apply({"kind": "episode", "entry": entry} for entry in entries)
+        write_index(directory, mended.records())
         return Mended(found.damaged, [entry.id for entry in again], sum(span.end - span.begin for span in left))
 
 
@@ -71,15 +73,24 @@ def read_back(
     for span in spans:
         with open_regular(shard_path(directory, span.shard)) as file:
             for entry in find_episodes(file.fileno(), span.shard, (span.begin, span.end), schema):
-                known = catalog.entries.get(entry.id) or by_id.get(entry.id)
-                if known is None or (entry.id in by_id and np.array_equal(known.parts, entry.parts)):
-                    by_id[entry.id] = entry  # of one that is there twice the later: it was moved
-                elif entry.id not in gone and not np.array_equal(known.parts, entry.parts):
+                known = by_id.get(entry.id) or catalog.entries.get(entry.id)
+                if known is not None and not np.array_equal(known.parts, entry.parts):
                     others.append(entry)
+                elif entry.id not in catalog.entries or not _is_whole(directory, catalog.entries[entry.id]):
+                    by_id[entry.id] = entry  # of one that is there twice the later: it was moved
     found = [entry for number, entry in sorted(by_id.items()) if number not in gone]
     next_id = max([catalog.next_id, *(entry.id + 1 for entry in found)])
-    found += [entry._replace(id=next_id + n) for n, entry in enumerate(others)]
+    free = (entry for entry in others if entry.id not in gone)
+    found += [entry._replace(id=next_id + n) for n, entry in enumerate(free)]
     return _newest(found, catalog)
+
+
+def _is_whole(directory: Path, entry: Entry) -> bool:
+    try:
+        with open_regular(shard_path(directory, entry.shard)) as file:
+            return read_parts(file.fileno(), entry) is not None
+    except (FileNotFoundError, DataError):
+        return False
 
 
 def _newest(found: list[Entry], catalog: Catalog) -> list[Entry]:

@@ -18,6 +18,7 @@ from roboloop.core.errors import DataError
 from roboloop.core.files import (
     append_durable,
     disk_errors,
+    is_directory,
     is_regular,
     make_directory,
     open_append,
@@ -232,7 +233,8 @@ class StoreWriter:
         if dead:
             self.commit()  # first the index forgets them
         for number in dead:
-            shard_path(self.directory, number).unlink(missing_ok=True)
+            if not is_directory(path := shard_path(self.directory, number)):
+                path.unlink(missing_ok=True)
             del self._shards[number]
 
     def compact(self, max_bytes: int) -> None:
