@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from _contender import print_table
-from _kill_rows import EXACT, MOST_IN_A_LIFE, ROWS, Row, possible
+from _kill_rows import EXACT, KINDS, MOST_IN_A_LIFE, ROWS, Row, possible
 from _lives import Failure, Life
 
 from roboloop.core.state import equal
@@ -118,6 +118,7 @@ class Campaign:
             finally:
                 life.clean_up()
         if life.code not in (0, FINISHED):
+            self.tally.resumed -= 1
             raise Failure(f"after {self.tally.kills} kills: exit code {life.code}: {said[-600:]}")
         life.check_orphans()
         self.tally.runs += 1
@@ -150,7 +151,7 @@ class Campaign:
             if who in ("process", "group"):
                 life.kill(who == "group")
                 self._count(who)
-                self.tally.resumed += 1  # taken back where the next life ends otherwise
+                self.tally.resumed += 1  # taken back where the next life ends in an error
                 return True
             pid = life.kill_child(who, draw)
             if pid is not None:
@@ -209,18 +210,30 @@ def difference(found: Any, whole: Any, path: str = "") -> str:
     return f"{path}: {str(found)[:100]} != {str(whole)[:100]}"
 
 
-def prepare(root: Path) -> dict[str, str]:
-    """Make what some algorithms learn from."""
-    places = {"demos": root / "demos", "data": root / "data", "target": root / "target"}
-    for task in ("place", "reach", "grasp"):
-        env = "play/reach" if task == "reach" else "play/place"
-        must(root, f"record {env} --expert --task {task} --episodes 6 --noise 0.1 --out {root}/demos/{task}")
-    must(root, f"record gym/Pendulum-v1 --random --episodes 6 --env.max-episode-steps 40 --out {root}/data")
-    must(root, f"record tiny/weak-cart --random --episodes 8 --out {root}/target")
-    must(root, f"train --algo ppo --env tiny/cart --env.num-envs 2 --algo.hidden 16 --algo.rollout-steps 16 --steps 64"
-         f" --env.max-episode-steps 20 --env.eval-max-episode-steps 20 --algo.minibatches 2 --no-tensorboard"
-         f" --algo.processes 1 --eval.episodes 1 --experiment start --runs-dir {root}/start")  # fmt: skip
-    return {name: str(path) for name, path in places.items()} | {"start": str(next((root / "start").glob("*/*/0")))}
+SOURCES = {
+    "demos": [
+        "record play/place --expert --task place --episodes 6 --noise 0.1 --out {out}/place",
+        "record play/reach --expert --task reach --episodes 6 --noise 0.1 --out {out}/reach",
+        "record play/place --expert --task grasp --episodes 6 --noise 0.1 --out {out}/grasp",
+    ],
+    "data": ["record gym/Pendulum-v1 --random --episodes 6 --env.max-episode-steps 40 --out {out}"],
+    "target": ["record tiny/weak-cart --random --episodes 8 --out {out}"],
+    "start": [
+        "train --algo ppo --env tiny/cart --env.num-envs 2 --env.max-episode-steps 20 --env.eval-max-episode-steps 20"
+        " --algo.hidden 16 --algo.rollout-steps 16 --algo.minibatches 2 --algo.processes 1 --steps 64 --eval.episodes 1"
+        " --no-tensorboard --experiment start --runs-dir {out}"
+    ],
+}
+
+
+def prepare(rows: list[Row], root: Path) -> dict[str, str]:
+    """Make what these algorithms learn from."""
+    places = {name: str(root / name) for name in SOURCES}
+    for name, commands in SOURCES.items():
+        if any(f"{{{name}}}" in KINDS.get(row.kind, "") for row in rows):
+            for words in commands:
+                must(root, words.format(out=places[name]))
+    return places | {"start": str(root / "start" / "start" / "cart" / "0")}
 
 
 def must(root: Path, words: str) -> None:
@@ -298,10 +311,12 @@ def show(tallies: list[Tally]) -> None:
         whom = " ".join(f"{who} {count}" for who, count in sorted(t.by_whom.items()))
         result = "failed" if t.wrong else f"{t.compared} of {t.runs} compared" if t.compared else f"{t.runs} sound"
         mains = sum(t.by_whom.get(who, 0) for who in ("process", "group"))
-        rows.append([t.row, str(t.kills), f"{t.resumed} of {mains}", whom, result, f"{t.seconds:.0f}"])
+        named = f"{t.named} of {t.went_on}" if t.went_on else ""
+        rows.append([t.row, str(t.kills), f"{t.resumed} of {mains}", whom, named, result, f"{t.seconds:.0f}"])
     kills, seconds = sum(t.kills for t in tallies), sum(t.seconds for t in tallies)
-    rows.append(["all", str(kills), str(sum(t.resumed for t in tallies)), "", "", f"{seconds:.0f}"])
-    print_table(["configuration", "kills", "resumed", "who", "runs equal or sound", "s"], rows)
+    rows.append(["all", str(kills), str(sum(t.resumed for t in tallies)), "", "", "", f"{seconds:.0f}"])
+    print_table(["configuration", "kills", "resumed", "who", "named", "runs equal or sound", "s"], rows)
+    print("named: children killed in lives that ended by themselves, and how many of them a line names")
 
 
 def bench(argv: list[str] | None = None) -> int:
@@ -323,7 +338,7 @@ def bench(argv: list[str] | None = None) -> int:
         warm(rows)
         beside = Beside(rows, root)
         try:
-            places = prepare(root) | beside.places
+            places = prepare(rows, root) | beside.places
             for number, row in enumerate(rows):
                 kills = known.kills // len(rows) + (number < known.kills % len(rows))
                 seed = int.from_bytes(hashlib.sha256(f"{known.seed} {row}".encode()).digest()[:4], "little")
