@@ -74,7 +74,8 @@ static int fails(const char *what, int writes) {
     if (control->brief) {
         if (!writes) return 0;
     } else if (!control->error) return 0;
-    if (!atomic_fetch_add(&control->fired, 1)) snprintf(control->what, sizeof control->what, "%s", what);
+    if (!atomic_fetch_add(&control->fired, 1))
+        snprintf(control->what, sizeof control->what, "%s", control->brief ? "short" : what);
     if (control->brief) return 2;
     errno = control->error;
     return 1;

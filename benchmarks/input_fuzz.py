@@ -27,7 +27,8 @@ import yaml
 from _mutation import mutate_checkpoint, mutate_words, mutate_yaml
 from corruption import CODES, ENV, FILE_BYTES, LOADED, MEMORY_BYTES, OF, TINY, Field, Outcome, main
 
-LIMIT_S, ASK_S = 20.0, 15.0
+LIMIT_S, SHARE_TO_ASK = 20.0, 0.75
+"""After this share of the limit a command is asked to stop."""
 KINDS = ("config", "command line", "checkpoint")
 STEPS = 60
 ASKED = "Traceback (most recent call last)"
@@ -55,7 +56,7 @@ OWN = {
 """Flags of each verb, or what may look like one; to train those of the config come on top."""
 
 
-def limited(root: Path, work: Callable[[], int]) -> Outcome:
+def limited(root: Path, work: Callable[[], int], limit_s: float = LIMIT_S) -> Outcome:
     """Do something in a forked process with limits; one that is still at work is asked to stop, then killed."""
     log, pid = root / "said.txt", os.fork()
     if pid == 0:
@@ -80,10 +81,10 @@ def limited(root: Path, work: Callable[[], int]) -> Outcome:
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)
-    code = _wait(pid, ASK_S)
+    code = _wait(pid, SHARE_TO_ASK * limit_s)
     if code is None:
         os.kill(pid, signal.SIGTERM)
-        code = _wait(pid, LIMIT_S - ASK_S)
+        code = _wait(pid, (1 - SHARE_TO_ASK) * limit_s)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)
     if code is None:
@@ -247,6 +248,7 @@ def bench(argv: list[str] | None = None) -> int:
     options.add_argument("--cases", type=int, default=1000, help="of each kind")
     options.add_argument("--first", type=int, default=0, help="seed of the first case")
     options.add_argument("--kind", choices=KINDS, action="append", help="only this kind")
+    options.add_argument("--limit-s", type=float, default=LIMIT_S, help="of a case; more beside other work")
     options.add_argument("--failures", type=Path, help="write what failing cases said to this file")
     known = options.parse_args(argv)
     failures = known.failures.resolve() if known.failures else None
@@ -262,7 +264,7 @@ def bench(argv: list[str] | None = None) -> int:
                 what, words = fuzz.prepare(kind, seed)
                 before = fuzz.untouched()
                 began_s = time.monotonic()
-                outcome = limited(field.root, lambda words=words: main(words))  # type: ignore[misc]
+                outcome = limited(field.root, lambda words=words: main(words), known.limit_s)  # type: ignore[misc]
                 wrong = judge(outcome)
                 wrong = wrong or ("others touched" if fuzz.untouched() != before else "")
                 done[kind, wrong or f"exit {outcome.code}"] += 1
@@ -273,7 +275,7 @@ def bench(argv: list[str] | None = None) -> int:
                     if failures:
                         with failures.open("a") as file:
                             file.write(f"### {wrong}: {kind} {seed}: {what}\n{' '.join(words)!a}\n{outcome.said}\n")
-                elif time.monotonic() - began_s > ASK_S:
+                elif time.monotonic() - began_s > SHARE_TO_ASK * known.limit_s:
                     print(f"slow: {kind} {seed}: {what}", flush=True)
             print(f"... {kind}: {time.monotonic() - start_s:.0f} s", flush=True)
     print(show(done))

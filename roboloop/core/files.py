@@ -299,7 +299,12 @@ def staged(out: Path) -> Iterator[Path]:
             _sync_tree(stage / out.name)
             _refuse_existing(out)  # it may have come meanwhile
             os.rename(stage / out.name, out)
-            sync_directory(out.parent)
+            try:
+                sync_directory(out.parent)
+            except OSError:
+                with contextlib.suppress(OSError):  # on a disk that failed for good it keeps its name
+                    os.rename(out, stage / out.name)
+                raise
         finally:
             with contextlib.suppress(OSError):  # a disk that failed keeps what was staged; the next try sweeps it up
                 shutil.rmtree(stage)

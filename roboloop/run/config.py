@@ -35,6 +35,8 @@ AlgoConfig: TypeAlias = (
 )  # fmt: skip
 
 
+MOST_UPDATES, MOST_EPISODES = 10_000, 10**6
+"""Per environment step, and per evaluation: more looks like a hang."""
 MAY_CHANGE = (
     "steps", "checkpoint.", "eval.stop_", "algo.processes", "algo.sac.processes", "algo.ppo.processes",
     "sample.workers", "sample.on", "sample.address", "sample.worker_cpus", "sample.publish_every_s",
@@ -166,6 +168,7 @@ class Experiment:
         self.sample.check(self.env.num_envs)
         self.record.check(self.env.num_envs)
         self.algo.check()
+        self._check_most()
         self._check_tasks()
         self._check_evaluation()
         self._check_offline()
@@ -228,6 +231,15 @@ class Experiment:
         if sample.workers or sample.real_time != "off" or sample.steps != 1:
             raise ConfigError("schedule 'learned' is told of each episode as it ends: leave sample.workers, steps and "
                               "real_time alone")  # fmt: skip
+
+    def _check_most(self) -> None:
+        most: dict[str, tuple[float, int]] = {
+            "update.per_step": (self.update.per_step, MOST_UPDATES),
+            "eval.episodes": (self.eval.episodes, MOST_EPISODES),
+        }
+        for name, (value, limit) in most.items():
+            if limit < value < math.inf:
+                raise ConfigError(f"config key '{name}' must be at most {limit}, not {value:g}")
 
     def _check_evaluation(self) -> None:
         if self.eval.episodes and self.env.panda.address and not self.is_offline:

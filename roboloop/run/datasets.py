@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from roboloop.core.errors import ConfigError, DataError, nearest
-from roboloop.core.files import is_regular
+from roboloop.core.files import disk_errors, is_regular, staged
 from roboloop.core.options import Options
 from roboloop.core.text import printable
 from roboloop.core.types import Array
@@ -229,16 +229,21 @@ def _write(out: Path, sources: list[tuple[Dataset, Array]]) -> int:
     if not sum(len(rows) for _, rows in sources):
         raise DataError(f"no episode is left: {out} was not written")
     schema = sources[0][0].schema
-    with StoreWriter(out, schema) as writer:
+    with disk_errors(str(out), "nothing is left of it; free space and try again"), staged(out) as target:
+        _copy_all(target, schema, sources)
+    written = Dataset.open(out)
+    print(printable(f"{out}: {len(written)} episodes, {written.num_steps} steps"))
+    return 0
+
+
+def _copy_all(target: Path, schema: Schema, sources: list[tuple[Dataset, Array]]) -> None:
+    with StoreWriter(target, schema) as writer:
         for data, rows in sources:
             writer.note({"copied_from": str(data.directory), "episodes": len(rows), "source": data.schema.source})
             for done, row in enumerate(rows.tolist(), 1):
                 _copy(data, row, writer)
                 if done % _COMMIT_EPISODES == 0:
                     writer.commit()
-    written = Dataset.open(out)
-    print(printable(f"{out}: {len(written)} episodes, {written.num_steps} steps"))
-    return 0
 
 
 def _copy(data: Dataset, row: int, writer: StoreWriter) -> None:

@@ -5,16 +5,19 @@ Or as a frozen policy, to act inside an environment of ours.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from roboloop.core.config import to_dict
-from roboloop.core.errors import ConfigError, UserError, needs_extra
-from roboloop.core.files import disk_errors, staged
+from roboloop.core.errors import ConfigError, DiskError, UserError, needs_extra
+from roboloop.core.files import disk_errors, remove, staged
 from roboloop.core.options import Options
 from roboloop.core.rng import derive
 from roboloop.core.text import printable
@@ -83,12 +86,7 @@ def _export_onnx(path: Path, which: str, out: Path) -> int:
     if out.suffix != ".onnx":
         raise ConfigError(f"--onnx must end in .onnx, not {out.name!r}")
     run, contract_path = RunDir.open(find_run(path)), out.with_suffix(".json")
-    with (
-        needs_extra("export", _PACKAGES, EXTRA),
-        disk_errors(str(out), "nothing is left of it; free space and try again"),
-        staged(contract_path) as contract_stage,
-        staged(out) as stage,  # gets its name first: where there is a contract, all is whole
-    ):
+    with needs_extra("export", _PACKAGES, EXTRA), _together(out, contract_path) as (stage, contract_stage):
         contract = write_policy(run, which, stage)
         contract_stage.write_text(json.dumps(contract, indent=1) + "\n")
     policy, parity = contract["policy"], contract["parity"]
@@ -97,6 +95,24 @@ def _export_onnx(path: Path, which: str, out: Path) -> int:
     print(f"parity with ours over {parity['steps']} steps: {parity['max_difference']:.1e} (limit {parity['limit']:g})")
     print(f"contract: {printable(contract_path)}")
     return 0
+
+
+@contextlib.contextmanager
+def _together(out: Path, contract: Path) -> Iterator[tuple[Path, Path]]:
+    """Yield where to write a policy and its contract; both get their names, or on a disk that fails neither."""
+    is_new = not os.path.lexists(out)
+    try:
+        with (
+            disk_errors(str(out), "nothing is left of it; free space and try again"),
+            staged(contract) as contract_stage,
+            staged(out) as stage,  # gets its name first: where there is a contract, all is whole
+        ):
+            yield stage, contract_stage
+    except DiskError:
+        if is_new and not os.path.lexists(contract):
+            with contextlib.suppress(OSError):
+                remove(out)
+        raise
 
 
 def write_policy(run: RunDir, which: str, out: Path) -> dict[str, Any]:
