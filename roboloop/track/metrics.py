@@ -191,7 +191,10 @@ class Meter:
 
     def load(self, state: State) -> None:
         """Restore sums and counts; a sum that was not finite stays so."""
-        self._sums = {
-            name: [count, *(math.nan if total is None else total for total in totals)]
-            for name, count, *totals in state["sums"]
+        sums = {
+            str(name): [int(count), *(math.nan if total is None else float(total) for total in (numbers, tensors))]
+            for name, count, numbers, tensors in state["sums"]
         }
+        if any(count < 1 for count, *_ in sums.values()):
+            raise ValueError("a mean of no values")
+        self._sums = sums
