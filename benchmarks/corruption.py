@@ -266,7 +266,8 @@ def judge(case: Case, outcome: Outcome, expected: Any, run: Path, field: Field) 
     if outcome.code != 0:
         return "" if outcome.said.strip() else "no word"
     if case.verb == "verify":
-        return "silent" if DATA.match(case.inner) else ""
+        # what was appended and never committed is told, and no episode is other for it
+        return "silent" if DATA.match(case.inner) and "never committed" not in outcome.said else ""
     try:
         found = facts(case, run, field)
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from roboloop.core.errors import DataError
-from roboloop.core.files import is_directory, is_regular, read_json
+from roboloop.core.files import is_directory, open_regular, read_json
+from roboloop.core.sealed import TAIL_BYTES, checksum_of
 from roboloop.track.read import WEIGHTS
 
 _MOST_BYTES = 256 << 20
@@ -17,23 +18,35 @@ _NAME = re.compile(r"step-\d{12,18}")
 
 
 def lost_rows(run: Path) -> list[str]:
-    """Return a line for each log that has become shorter than it was at the newest checkpoint."""
+    """Return a line for each log that is not what it was at the newest checkpoint, or longer."""
     folder, names = run / "checkpoints", list[str]()
     if is_directory(folder):
         with os.scandir(folder) as entries:
             names = [each.name for each in entries if _NAME.fullmatch(each.name) and each.is_dir(follow_symlinks=False)]
-    offsets = _manifest(folder / max(names)).get("log_offsets") if names else None
-    if not isinstance(offsets, dict):
-        return []
+    body = _manifest(folder / max(names)) if names else {}
+    offsets, sums = body.get("log_offsets"), body.get("log_checksums")
     lost = []
-    for name, offset in offsets.items():
-        size = (run / name).lstat().st_size if name in _LOGS and is_regular(run / name) else 0
-        if name in _LOGS and isinstance(offset, int) and size < offset:
-            lost.append(f"{run / name} has {size} bytes, its checkpoint was made at {offset}: rows are missing")
+    for name in _LOGS if isinstance(offsets, dict) else ():
+        if type(offset := offsets.get(name)) is int and 0 < offset < 1 << 62:
+            line = _before(run / name, offset)
+            if line[-1:] != b"\n":
+                lost.append(f"{run / name} does not reach to where its checkpoint was made: rows are missing")
+            elif checksum_of(line[:-1]) != (sums.get(name) if isinstance(sums, dict) else checksum_of(line[:-1])):
+                lost.append(f"{run / name} has other rows than those of its checkpoint")
     return lost
 
 
 _LOGS = ("metrics.jsonl", "timing.jsonl")
+
+
+def _before(log: Path, offset: int) -> bytes:
+    """Return the end of the line before an offset."""
+    start = max(0, offset - TAIL_BYTES - 1)
+    try:
+        with open_regular(log) as file:
+            return os.pread(file.fileno(), offset - start, start)
+    except (OSError, DataError):
+        return b""
 
 
 def check_weights(run: Path, header: Mapping[str, Any]) -> None:

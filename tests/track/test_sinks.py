@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import socket
 import struct
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from roboloop.core.errors import MissingExtra
+from roboloop.core.errors import DataError, MissingExtra
 from roboloop.track.sinks import TensorBoardSink, WandbSink
 
 
@@ -116,3 +117,43 @@ def test_missing_wandb_names_the_extra(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(MissingExtra, match=r"pip install roboloop\[wandb\]"):
         WandbSink(tmp_path, {})
+
+
+@pytest.mark.parametrize("act", ["write", "rebuild"])
+def test_events_are_never_written_or_deleted_through_a_link(tmp_path: Path, act: str) -> None:
+    victim, linked = tmp_path / "victim", tmp_path / "run" / "events"
+    victim.mkdir()
+    (victim / "events.out.tfevents.1.roboloop").write_text("precious")
+    linked.parent.mkdir()
+    linked.symlink_to(victim)
+    sink = TensorBoardSink(linked)
+    with pytest.raises(DataError, match="symbolic link"):
+        sink.write(1, {"x": 1.0}) if act == "write" else sink.rebuild([{"step": 1, "x": 1.0}])
+    assert [path.read_text() for path in victim.iterdir()] == ["precious"]
+
+
+@pytest.mark.parametrize("odd", ["folder", "id", "long id", "id that is a path", "settings", "FIFO"])
+def test_odd_files_of_wandb_in_a_run_are_refused(tmp_path: Path, odd: str) -> None:
+    pytest.importorskip("wandb")
+    victim, run = tmp_path / "victim", tmp_path / "sac" / "reach-v3" / "0"
+    victim.mkdir()
+    (victim / "id.txt").write_text("abc")
+    run.mkdir(parents=True)
+    folder = run / "wandb"
+    if odd == "folder":
+        folder.symlink_to(victim)
+    else:
+        folder.mkdir()
+    if odd == "id":
+        (folder / "id.txt").symlink_to(victim / "id.txt")
+    elif odd == "long id":
+        (folder / "id.txt").write_text("a" * 10_000)
+    elif odd == "id that is a path":
+        (folder / "id.txt").write_text("../../*")
+    elif odd == "settings":  # W&B reads it where it stands in the working directory: it may name another server
+        (folder / "settings").write_text("[default]\nbase_url = http://127.0.0.1:9\n")
+    elif odd == "FIFO":
+        os.mkfifo(folder / "id.txt")
+    with pytest.raises(DataError):
+        WandbSink(run, {})
+    assert [path.name for path in victim.iterdir()] == ["id.txt"]

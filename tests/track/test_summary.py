@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from roboloop.core.errors import DataError
+from roboloop.core.sealed import Chain
 from roboloop.track.curves import MOST_POINTS
 from roboloop.track.report import markdown, page
 from roboloop.track.report.document import sections
+from roboloop.track.report.facts import videos
 from roboloop.track.summary import Prediction, flatten, read_summary
 from roboloop.track.summary_file import load, save
 from tests.run.fake_runs import lines, write_eval, write_run
@@ -276,3 +278,59 @@ def test_of_many_evaluations_the_last_one_is_kept_as_it_was(tmp_path: Path) -> N
     assert len(curve.step) <= MOST_POINTS
     assert (curve.step[-1], curve.value[-1]) == (999, 1.0)
     assert set(curve.value.tolist()) <= {0.0, 1.0}  # no means of several
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "timing.jsonl"])
+@pytest.mark.parametrize("left", ["cut at a line", "no line", "nothing", "gone"])
+def test_a_log_that_has_lost_rows_since_its_checkpoint_is_noted(tmp_path: Path, name: str, left: str) -> None:
+    run = write_run(tmp_path)
+    log = run / name
+    data = log.read_bytes()
+    folder = run / "checkpoints" / "step-000000000100"
+    folder.mkdir(parents=True)
+    body = {"log_offsets": {other: (run / other).stat().st_size for other in ("metrics.jsonl", "timing.jsonl")}}
+    (folder / "manifest.json").write_text(json.dumps({"body": body}))
+    assert not any("rows are missing" in note for note in read_summary(run).notes)
+    log.unlink()
+    if left != "gone":
+        parts = {"cut at a line": data[: data[:-1].rfind(b"\n") + 1], "no line": b"[" * (len(data) + 9), "nothing": b""}
+        log.write_bytes(parts[left])
+    (note,) = [note for note in read_summary(run).notes if "rows are missing" in note]
+    assert name in note
+
+
+def test_a_log_of_another_run_is_noted(tmp_path: Path) -> None:
+    run, chain = write_run(tmp_path), Chain()
+    sealed = b"".join(chain.seal(line) + b"\n" for line in (run / "metrics.jsonl").read_bytes().splitlines())
+    (run / "metrics.jsonl").write_bytes(sealed)
+    folder = run / "checkpoints" / "step-000000000100"
+    folder.mkdir(parents=True)
+    for value, count in ((chain.value, 0), (chain.value ^ 1 if chain.value else 1, 1)):
+        body = {"log_offsets": {"metrics.jsonl": len(sealed)}, "log_checksums": {"metrics.jsonl": value}}
+        (folder / "manifest.json").write_text(json.dumps({"body": body}))
+        assert sum("other rows" in note for note in read_summary(run).notes) == count
+
+
+def test_an_evaluation_of_other_weights_than_the_runs_is_left_out(tmp_path: Path) -> None:
+    run = write_run(tmp_path)
+    write_eval(run, 20, [1.0, 1.0], weights="a" * 64)
+    assert read_summary(run).evaluations
+    folder = run / "checkpoints" / "step-000000000020"
+    folder.mkdir(parents=True)
+    for digest, count in (("a", 1), ("b", 0)):
+        files = {"state.safetensors": digest * 64}
+        (folder / "manifest.json").write_text(json.dumps({"body": {"files": files}}))
+        made = read_summary(run)
+        assert len(made.evaluations) == count
+    assert "not of this run's checkpoint" in made.notes[-1]
+
+
+def test_a_summary_of_a_stranger_puts_no_film_of_ours_into_a_report(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.mp4"
+    secret.write_bytes(b"secret")
+    (made,) = load(save([read_summary(write_run(tmp_path))], tmp_path / "s.json"))
+    text = (tmp_path / "s.json").read_text().replace('"step":', f'"videos":[{json.dumps(str(secret))}],"step":', 1)
+    (tmp_path / "s.json").write_text(text)
+    (odd,) = load(tmp_path / "s.json")
+    assert odd.videos == ("secret.mp4",)
+    assert not videos({"a": [odd, made]}).blocks

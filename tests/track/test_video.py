@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from PIL import Image
 from roboloop.core.errors import DataError
 from roboloop.core.types import Array
 from roboloop.track import video
+from roboloop.track.curves import Curve, Traced
+from roboloop.track.plots import plot_runs
+from roboloop.track.sheet import write_sheet
 from roboloop.track.video import write_video
 
 
@@ -70,3 +74,21 @@ def test_no_frames_or_wrong_frames_are_said_in_one_line(tmp_path: Path, bad: lis
     with pytest.raises(DataError, match="frame"):
         write_video(bad, tmp_path / "eval.mp4", fps=10)
     assert not list(tmp_path.iterdir())
+
+
+def test_films_pictures_and_sheets_are_not_written_through_links_that_wait_for_them(tmp_path: Path) -> None:
+    victim, folder = tmp_path / "victim", tmp_path / "out"
+    victim.write_text("precious")
+    folder.mkdir()
+    for name in ("film.mp4", "film.gif", "sheet.png", "curve.png"):
+        for waiting in (name, f".{name}.tmp", f".{Path(name).stem}.tmp-{os.getpid()}{Path(name).suffix}",
+                        f".{name}.tmp-{os.getpid()}"):  # fmt: skip
+            (folder / waiting).symlink_to(victim)
+    made = write_video(frames(2), folder / "film.mp4", 10)
+    write_sheet([np.zeros((3, 8, 8), np.uint8)], folder / "sheet.png", 1)
+    curve = Curve(np.array([1.0, 2.0]), np.array([1.0, 2.0]), np.array([0.0, 1.0]))
+    plot_runs([Traced("sac", "reach", 0, {"eval/return": curve})], folder / "curve.png")
+    assert victim.read_text() == "precious"
+    for path in (made, folder / "sheet.png", folder / "curve.png"):
+        assert not path.is_symlink()
+        assert path.stat().st_size > len("precious")
