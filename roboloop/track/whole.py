@@ -25,8 +25,10 @@ def lost_rows(run: Path) -> list[str]:
             names = [each.name for each in entries if _NAME.fullmatch(each.name) and each.is_dir(follow_symlinks=False)]
     body = _manifest(folder / max(names)) if names else {}
     offsets, sums = body.get("log_offsets"), body.get("log_checksums")
-    lost = []
-    for name in _LOGS if isinstance(offsets, dict) else ():
+    lost = list[str]()
+    if not isinstance(offsets, dict):
+        return lost
+    for name in _LOGS:
         if type(offset := offsets.get(name)) is int and 0 < offset < 1 << 62:
             line = _before(run / name, offset)
             if line[-1:] != b"\n":
