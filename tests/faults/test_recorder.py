@@ -270,7 +270,7 @@ def test_every_fault_of_the_disk_ends_recording_and_keeps_what_was_committed(tmp
     monkeypatch.setattr(os, "write", failing)
     for _ in range(5):
         made.offer(envs.collect(10), envs.steps)
-    with pytest.raises(StopRecording, match="disk full" if number == errno.ENOSPC else "Input/output error"):
+    with pytest.raises(StopRecording, match="disk full" if number == errno.ENOSPC else "disk failed"):
         made.drain()
     monkeypatch.undo()
     dataset = Dataset.open(tmp_path / "dataset")
