@@ -25,7 +25,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
+import traceback
+from dataclasses import asdict, dataclass, field
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ from _contender import print_table
 from _kill_rows import EXACT, KINDS, MOST_IN_A_LIFE, ROWS, Row, possible
 from _lives import Failure, Life
 
+from roboloop.core.child import die_with
 from roboloop.core.state import equal
 from roboloop.envs.headless import prefer_egl
 from roboloop.run import checkpoint
@@ -40,6 +43,8 @@ from roboloop.run import checkpoint
 FINISHED = 3
 """Exit code of a resume that finds the run finished."""
 LIMIT_S = 300.0
+SLOW = 0.4
+"""Share of a configuration whose lives begin slowly: a cluster is joined, a robot moves at its own rate."""
 LOADED = (
     "roboloop.run.build", "roboloop.run.commands", "roboloop.run.runner", "roboloop.run.record",
     "roboloop.run.datasets", "roboloop.run.offline", "roboloop.run.simgan", "roboloop.track.plots",
@@ -69,6 +74,7 @@ class Campaign:
     def __init__(self, row: Row, root: Path, places: dict[str, str], kills: int, draw: random.Random) -> None:
         self.row, self.root, self.places, self.wanted, self.draw = row, root, places, kills, draw
         self.tally, self._number = Tally(str(row)), 0
+        self._span_s = 0.0
         root.mkdir()
 
     def run(self) -> Tally:
@@ -244,28 +250,29 @@ def must(root: Path, words: str) -> None:
 
 
 class Beside:
-    """What stands by itself for some configurations: a rig, and a Ray cluster; both are ours to end."""
+    """What stands by itself for some configurations: rigs, and a Ray cluster; all are ours to end."""
 
-    def __init__(self, rows: list[Row], root: Path) -> None:
+    def __init__(self, rows: list[Row]) -> None:
         self.places: dict[str, str] = {}
-        self._rig: subprocess.Popen[str] | None = None
-        self._cluster: subprocess.Popen[str] | None = None
-        command = [sys.executable, "-P", "-c"]
-        if any(row.kind == "panda" for row in rows):
-            self._rig = self._start([sys.executable, "-P", "-m", "roboloop.cli", "rig", "panda/reach", "--port", "0"])
-            self.places["rig"] = self._first_line(self._rig, r"127\.0\.0\.1:\d+")
+        self.rigs: dict[Row, str] = {}
+        """Each robot has a configuration for itself."""
+        self._processes: list[subprocess.Popen[str]] = []
+        for row in rows:
+            if row.kind == "panda":
+                self._start(["-m", "roboloop.cli", "rig", "panda/reach", "--port", "0"])
+                self.rigs[row] = self._first_line(r"127\.0\.0\.1:\d+")
         if any(row.sampler == "ray" for row in rows):
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # of the cluster, and of all lives
-            self._cluster = self._start([*command, CLUSTER, str(root / "ray")])
-            self.places["ray"] = self._first_line(self._cluster, r"ray://\S+")
+            self._start(["-c", CLUSTER])
+            self.places["ray"] = self._first_line(r"ray://\S+")
 
-    @staticmethod
-    def _start(command: list[str]) -> subprocess.Popen[str]:
-        pipe = subprocess.PIPE
-        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True)
+    def _start(self, words: list[str]) -> None:
+        pipe, command = subprocess.PIPE, [sys.executable, "-P", *words]
+        quiet = {"stdin": pipe, "stdout": pipe, "stderr": subprocess.DEVNULL}
+        self._processes.append(subprocess.Popen(command, text=True, **quiet))  # type: ignore[call-overload]
 
-    @staticmethod
-    def _first_line(process: subprocess.Popen[str], pattern: str) -> str:
+    def _first_line(self, pattern: str) -> str:
+        process = self._processes[-1]
         assert process.stdout is not None
         for line in process.stdout:
             if found := re.search(pattern, line):
@@ -273,23 +280,21 @@ class Beside:
         sys.exit(f"random-kills: {process.args!r} did not start")
 
     def close(self) -> None:
-        """End both."""
-        for process in (self._rig, self._cluster):
-            if process is not None:
-                assert process.stdin is not None
-                process.stdin.close()
-                process.terminate() if process is self._rig else None
-                process.wait(timeout=60)
+        """End them."""
+        for process in self._processes:
+            process.terminate()
+            process.wait(timeout=60)
 
 
 CLUSTER = """
-import os, sys
+import os, signal, sys, threading
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_worker_niceness": "0"}
 from roboloop.core.cluster import connect
 ray, _ = connect("")
 print("ray://" + ray.get_runtime_context().gcs_address, flush=True)
-sys.stdin.read()
-ray.shutdown()
+signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+threading.Thread(target=lambda: (sys.stdin.read(), os.kill(os.getpid(), signal.SIGTERM)), daemon=True).start()
+signal.pause()
 """
 
 
@@ -319,12 +324,48 @@ def show(tallies: list[Tally]) -> None:
     print("named: children killed in lives that ended by themselves, and how many of them a line names")
 
 
+def shares(rows: list[Row], kills: int) -> list[int]:
+    """Return how often each configuration is killed: slow ones less."""
+    weights = [SLOW if row.sampler in ("ray", "real time", "real time inline") or row.kind == "simgan" else 1.0
+               for row in rows]  # fmt: skip
+    ends = [round(kills * end / sum(weights)) for end in accumulate(weights, initial=0.0)]
+    return [b - a for a, b in pairwise(ends)]
+
+
+def side_by_side(campaigns: list[Campaign], jobs: int, root: Path) -> list[Tally]:
+    """Run all campaigns, some at once; return their tallies in order."""
+    pids, parent = [], os.getpid()
+    for job in range(jobs):
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                die_with(parent)
+                for number in range(job, len(campaigns), jobs):
+                    tally = campaigns[number].run()
+                    (root / f"{number}.json").write_text(json.dumps(asdict(tally)))
+                    print(f"{tally.row}: {tally.kills} kills, {tally.runs} runs, {tally.seconds:.0f} s")
+                    print(*(f"FAILED {tally.row}: {why}\n" for why in tally.wrong), sep="", end="", flush=True)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stdout.flush()
+                os._exit(code)
+        pids.append(pid)
+    codes = [os.waitpid(pid, 0)[1] for pid in pids]
+    if any(codes):
+        raise SystemExit("random-kills: a campaign ended by itself: see above")
+    return [Tally(**json.loads((root / f"{number}.json").read_text())) for number in range(len(campaigns))]
+
+
 def bench(argv: list[str] | None = None) -> int:
     """Run the campaign."""
     options = argparse.ArgumentParser(prog="roboloop bench random-kills", description=__doc__,
                                       formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     options.add_argument("--kills", type=int, default=1000)
     options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--jobs", type=int, default=2, help="configurations that are killed at once")
     options.add_argument("--only", default="", help="configurations whose line matches this regular expression")
     known = options.parse_args(argv)
     rows = [row for row in ROWS if re.search(known.only, str(row)) and possible(row)]
@@ -332,20 +373,18 @@ def bench(argv: list[str] | None = None) -> int:
     if left_out:
         print(f"left out, not installed: {'; '.join(left_out)}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what stands beside is ended too
-    tallies = []
     with tempfile.TemporaryDirectory(prefix="random-kills-") as name:
         root = Path(name)
         warm(rows)
-        beside = Beside(rows, root)
+        beside = Beside(rows)
         try:
             places = prepare(rows, root) | beside.places
-            for number, row in enumerate(rows):
-                kills = known.kills // len(rows) + (number < known.kills % len(rows))
+            campaigns = []
+            for number, (row, kills) in enumerate(zip(rows, shares(rows, known.kills), strict=True)):
                 seed = int.from_bytes(hashlib.sha256(f"{known.seed} {row}".encode()).digest()[:4], "little")
-                tally = Campaign(row, root / str(number), places, kills, random.Random(seed)).run()
-                tallies.append(tally)
-                said = f"{tally.kills} kills, {tally.runs} runs, {tally.seconds:.0f} s"
-                print(f"{row}: {said}" + "".join(f"\nFAILED {row}: {why}" for why in tally.wrong), flush=True)
+                own = places | {"rig": beside.rigs.get(row, "")}
+                campaigns.append(Campaign(row, root / str(number), own, kills, random.Random(seed)))
+            tallies = side_by_side(campaigns, known.jobs, root)
         finally:
             beside.close()
     show(tallies)
