@@ -82,7 +82,8 @@ def verbs(sound: Path) -> dict[str, Verb]:
         "eval video": Verb(f"eval {run} --episodes 1 --video", run="sac",
                            result=f"there {run}/videos/evaluation.mp4"),
         "record": Verb(f"record {run} --episodes 3 --out out/data", run="sac", result="count out/data", done=(0, 2)),
-        "export onnx": Verb(f"export {run} --onnx out/policy.onnx", run="sac", result="file out/policy.onnx", done=(0, 2)),
+        "export onnx": Verb(f"export {run} --onnx out/policy.onnx", run="sac", result="file out/policy.onnx",
+                            done=(0, 2)),
         "export frozen": Verb("export runs/ppo --frozen out/p.safetensors", run="ppo", result="file out/p.safetensors",
                               done=(0, 2)),
         "report": Verb("report runs --out out/r.html --save out/r.json", run="sac", result="report out/r.json"),
@@ -275,6 +276,7 @@ def warm(ground: Ground) -> None:
     import torch
 
     torch.set_num_threads(1)
+    os.environ.setdefault("XDG_RUNTIME_DIR", str(ground.root))  # or the driver of pictures says a line of its own
     for module in (*LOADED, "tensorboard.summary.writer.event_file_writer"):
         importlib.import_module(module)
     ground.grow()

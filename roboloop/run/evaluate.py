@@ -17,7 +17,7 @@ from roboloop.core.rng import derive, stream
 from roboloop.core.types import Array, Env, Policy, RewardAware
 from roboloop.envs.env import SimulatorDied, counted
 from roboloop.envs.robot import Holding, RobotFault
-from roboloop.sample.group import check_finite
+from roboloop.sample.group import check_actions
 from roboloop.sample.stack import FrameStack
 from roboloop.track.metrics import JsonlLog, finite
 from roboloop.track.read import WEIGHTS, read_jsonl
@@ -161,7 +161,7 @@ class Evaluator:
             self._beat()
         while running:
             action, memory, *_ = policy.act(stack.stacked, memory, False, rng)
-            check_finite(action)
+            check_actions(action, self._envs[0].spec.action_dim)
             raw_reward = np.zeros(self._lanes, np.float32)
             for lane, episode in list(running.items()):
                 try:

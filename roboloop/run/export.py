@@ -201,6 +201,7 @@ class OnnxPolicy:
 def largest_difference(policy: Policy, exported: Policy, env: Env, frame_stack: int) -> float:
     """Let both see what an environment shows our policy, each with its own memory; return how far they ever part."""
     from roboloop.algos.policy import ActionScale, in_bounds
+    from roboloop.sample.group import check_actions
     from roboloop.sample.stack import FrameStack
 
     scale, stack, rng = ActionScale(env.spec), FrameStack(env.spec, 1, frame_stack), np.random.default_rng(0)
@@ -211,6 +212,7 @@ def largest_difference(policy: Policy, exported: Policy, env: Env, frame_stack: 
             episodes += 1
             our_memory = memory = np.zeros((1, policy.memory_size), np.float32)
         ours = policy.act(stack.stacked, our_memory, False, rng)
+        check_actions(ours.action, env.spec.action_dim)
         theirs = exported.act(stack.stacked, memory, False, rng)
         our_memory, memory = ours.memory, theirs.memory
         pairs = (scale.to_unit(in_bounds(ours.action, env.spec)), scale.to_unit(theirs.action)), (our_memory, memory)

@@ -37,8 +37,10 @@ class EnvBroken(WorkerLost):
     """An environment raised, or returned what no environment may return, more often than is allowed."""
 
 
-def check_finite(action: Array) -> None:
-    """Refuse actions of a policy whose weights have diverged: no environment is at fault then."""
+def check_actions(action: Array, action_dim: int) -> None:
+    """Refuse actions of a policy that is another environment's, or has diverged: no environment is at fault then."""
+    if action.shape[1:] != (action_dim,):
+        raise DataError(f"the policy gives actions of shape {action.shape[1:]}, the environment takes {(action_dim,)}")
     if not math.isfinite(action.sum()):
         raise Diverged("an action of the policy is not finite: training has diverged; the last good checkpoint is kept")
 
@@ -133,7 +135,7 @@ class EnvGroup:
         return out._replace(cut=tuple(self._cut), first_env=self.plan.first_env)
 
     def _write(self, decision: Decision, out: Rollout, t: int, envs: slice) -> None:
-        check_finite(decision.action)
+        check_actions(decision.action, out.action.shape[-1])
         out.action[t, envs] = decision.action
         out.log_prob[t, envs] = 0.0 if decision.log_prob is None else decision.log_prob
         out.value[t, envs] = 0.0 if decision.value is None else decision.value
