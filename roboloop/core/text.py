@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+
 
 def printable(text: object, keep: str = "") -> str:
     """Return a text in which control characters, line breaks and undecodable bytes are shown as escapes."""
-    return "".join(c if c.isprintable() or c in keep else _escape(c) for c in str(text))
+    text = str(text)
+    return text if text.isprintable() else "".join(c if c.isprintable() or c in keep else _escape(c) for c in text)
 
 
+@functools.lru_cache(maxsize=1 << 12)
 def _escape(character: str) -> str:
     if "\udc80" <= character <= "\udcff":  # how Python holds a byte of a name that is no UTF-8
         return f"\\x{ord(character) - 0xDC00:02x}"

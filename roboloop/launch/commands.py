@@ -39,6 +39,7 @@ HERE = "local"
 FILES = (".yaml", ".yml", ".json")
 _TAIL_S = 0.5
 _TAIL_BYTES = 16 << 20
+_LONGEST_LINE = 10_000
 
 
 def sweep(args: list[str]) -> int:
@@ -193,7 +194,7 @@ def tail(args: list[str]) -> int:
         _pour(b"".join(lines[-known.lines :] if known.lines > 0 else []))
         try:
             while known.follow:
-                _pour(log.read(_TAIL_BYTES))
+                _pour(log.read(_TAIL_BYTES >> 5))
                 time.sleep(_TAIL_S)
         except KeyboardInterrupt:
             return 0
@@ -203,7 +204,11 @@ def tail(args: list[str]) -> int:
 def _last_lines(log: BinaryIO) -> list[bytes]:
     """Return the last lines of a log, and no more of it than is worth reading."""
     log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL_BYTES))
-    return log.read(_TAIL_BYTES).splitlines(keepends=True)
+    return [_shortened(line) for line in log.read(_TAIL_BYTES).splitlines(keepends=True)]
+
+
+def _shortened(line: bytes) -> bytes:
+    return line if len(line) <= _LONGEST_LINE else line[:_LONGEST_LINE] + "…\n".encode()
 
 
 def _pour(data: bytes) -> None:

@@ -203,6 +203,8 @@ def pick(run: RunDir, which: str) -> Checkpoint:
                 print(f"no checkpoint was evaluated in training: taking the last, of step {point.step}")
             if which == "best" and best in checkpoint.steps(run.checkpoints):
                 return run.checkpoint_at(best)
+            if which == "best" and best >= 0:
+                print(f"the best checkpoint, of step {best}, is gone: taking the last, of step {point.step}")
             return point
         raise DataError(f"{run.path} has no checkpoint that verifies")
     if not which.isdecimal():
