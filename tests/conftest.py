@@ -41,6 +41,7 @@ WALL_CLOCK = (
     "faults/test_recorder",
     "faults/test_rig_socket",
     "faults/test_robot",
+    "faults/test_update_helpers",
     "launch/test_launcher.py::test_limits",
     "run/test_evaluate_robot",
     "run/test_observers",

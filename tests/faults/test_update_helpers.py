@@ -204,7 +204,7 @@ def test_without_the_copy_a_death_in_mid_change_would_show(threads, tmp_path, mo
 
 @pytest.mark.parametrize("kind", ["sac-pixels", "bc"])
 def test_a_killed_and_a_stopped_process_leave_no_trace(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "TIMEOUT_S", 2.0)
+    monkeypatch.setattr(shards, "TIMEOUT_S", 3.0)
     first, *_, last = KINDS[kind](1).phases
     alone, together = KINDS[kind](1), KINDS[kind](2)
     doom(together.pool, tmp_path / "plan", [Death(last, "half"), Death(first, "before", hangs=True)])
@@ -213,7 +213,7 @@ def test_a_killed_and_a_stopped_process_leave_no_trace(kind, tmp_path, monkeypat
         for _ in range(3):
             monkeypatch.setattr(shards, "TIMEOUT_S", 60.0)  # to start
             together.pool.wait_until_ready()
-            monkeypatch.setattr(shards, "TIMEOUT_S", 2.0)
+            monkeypatch.setattr(shards, "TIMEOUT_S", 3.0)
             pids += together.pool.helper_pids
             for _ in range(2):
                 assert alone.update() == together.update()
@@ -226,7 +226,7 @@ def test_a_killed_and_a_stopped_process_leave_no_trace(kind, tmp_path, monkeypat
         f"update helper 1 (pid {pids[0]}) was killed by SIGKILL during '{last}'; a new one takes over (1 of at most 10)"
     )
     assert stopped == (
-        f"update helper 1 (pid {pids[1]}) hung in '{first}' for 2 s: it is stopped (SIGSTOP, or a debugger);"
+        f"update helper 1 (pid {pids[1]}) hung in '{first}' for 3 s: it is stopped (SIGSTOP, or a debugger);"
         " a new one takes over (2 of at most 10)"
     )
 
