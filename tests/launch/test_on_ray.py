@@ -22,6 +22,10 @@ class ActorUnavailableError(RayError):
     pass
 
 
+class GetTimeoutError(RayError):
+    """As Ray's."""
+
+
 DEAD, ALIVE = "dead" * 14, "beef" * 14
 TRACEBACK = """The actor died because of an error raised in its creation task, ray::_RayTrial.__init__() (pid=7)
 RuntimeError: The actor with name _RayTrial failed to import on the worker. This may be because:
@@ -31,7 +35,7 @@ ModuleNotFoundError: No module named 'roboloop'
 
 
 def cluster(error: Exception | None = None, cpus: tuple[float, ...] = (2.0, 2.0)) -> SimpleNamespace:
-    def get(answer: object) -> object:
+    def get(answer: object, timeout: float) -> object:
         raise error or AssertionError
 
     nodes = [{"NodeID": ALIVE, "Alive": True, "Resources": {"CPU": number}} for number in cpus]
@@ -40,7 +44,8 @@ def cluster(error: Exception | None = None, cpus: tuple[float, ...] = (2.0, 2.0)
         nodes=lambda: nodes, wait=lambda answers, timeout: (answers, []), get=get, kill=lambda actor: None,
         remote=lambda cls: cls,
         exceptions=SimpleNamespace(
-            RayError=RayError, RayTaskError=RayTaskError, ActorUnavailableError=ActorUnavailableError
+            RayError=RayError, RayTaskError=RayTaskError, ActorUnavailableError=ActorUnavailableError,
+            GetTimeoutError=GetTimeoutError,
         ),
     )  # fmt: skip
 
@@ -75,6 +80,12 @@ def test_a_machine_that_dies_is_lost_whether_its_run_had_begun_or_not(tmp_path):
         assert run.why == "its machine was lost, node deaddead"
     alone = ended(tmp_path, RayError("The actor died because it was killed"), ALIVE)
     assert (alone.machine_lost, alone.returncode) == (False, -9)
+
+
+def test_an_answer_that_is_still_on_its_way_is_waited_for_no_longer_and_is_no_loss(tmp_path):
+    run = RayRun(cluster(GetTimeoutError()), None, "answer", Job(tmp_path))
+    assert run.poll() is None
+    assert (run._answer, run.returncode, run.machine_lost) == ("answer", None, False)
 
 
 def test_a_run_that_cannot_be_reached_for_now_is_asked_again(tmp_path):
