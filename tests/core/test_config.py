@@ -27,12 +27,36 @@ def test_a_config_survives_the_way_to_a_file_and_back():
         ({"algo": {"gamma": 10**400}}, "config key 'algo.gamma' is too large: a float ends at 1.8e+308"),
         ({"algo": {"gamma": -(10**400)}}, "config key 'algo.gamma' is too large: a float ends at 1.8e+308"),
         ({"algo": {"hidden": [1.5]}}, "config key 'algo.hidden' must be int, not 1.5"),
+        ({"algo": {"gamma": ".nan"}}, "config key 'algo.gamma' must be float, not '.nan'"),
+        ({"algo": {"gamma": float("nan")}}, "config key 'algo.gamma' must be a finite number, not nan"),
+        ({"algo": {"reward_scale": float("inf")}}, "config key 'algo.reward_scale' must be a finite number, not inf"),
+        (
+            {"algo": {"n_step": 2**63}},
+            "config key 'algo.n_step' must lie between -9007199254740992 and 9007199254740992, not 9223372036854775808",
+        ),
+        ({"observers": ["a\nb"]}, "config key 'observers' must be text without control characters, not 'a\\nb'"),
     ],
 )
 def test_a_wrong_key_or_value_is_named_in_one_line(data, message):
     with pytest.raises(ConfigError) as error:
         override(Experiment(), data)
     assert str(error.value) == message
+
+
+def test_a_number_that_is_longer_than_python_prints_is_described():
+    with pytest.raises(ConfigError, match=r"'seed' must lie between .*, not a number of about 5001 digits"):
+        override(Experiment(), {"seed": 10**5000})
+
+
+def test_a_name_that_is_a_list_names_those_that_there_are():
+    with pytest.raises(ConfigError, match=r"'algo.name' must be one of sac, .*, not \[\]"):
+        override(Experiment(), {"algo": {"name": []}})
+
+
+def test_only_a_key_that_says_so_may_be_infinite():
+    assert override(Experiment(), {"update": {"per_step": float("inf")}}).update.per_step == float("inf")
+    with pytest.raises(ConfigError, match="finite"):
+        parse_flags(Experiment(), ["--checkpoint.every-s", "inf"], "roboloop train")
 
 
 def test_yaml_numbers_that_read_as_text_are_still_numbers(tmp_path):
