@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from roboloop.core.config import override
-from roboloop.core.errors import DiskError, UserError
+from roboloop.core.errors import DataError, DiskError, UserError
 from roboloop.core.files import DISK_FAULTS, read_json, replace_durable
 from roboloop.core.memory import SharedMemory
 from roboloop.core.state import spec_from_data
@@ -123,10 +123,13 @@ class Writer:
         if not self._directory.is_dir() or not self._state_path.exists():
             return  # a dataset that somebody removed begins anew
         saved = read_json(self._state_path)
-        self._segment = saved["segment"]
-        self._counts.update(saved["counts"])
-        if saved["keep"] == self._cfg.keep:
-            self._retention.load(saved["retention"])
+        try:
+            self._segment = int(saved["segment"])
+            self._counts.update(saved["counts"])
+            if saved["keep"] == self._cfg.keep:
+                self._retention.load(saved["retention"])
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"{self._state_path} is damaged: {type(error).__name__} {error}") from None
 
     def _begin_segment(self, step: int) -> None:
         """Evict what training has rolled back: it will come again, and no step may be there twice."""

@@ -1,5 +1,6 @@
 """Odd files in a run directory: the page and the readers go on, in bounded time, and nothing outside is touched."""
 
+import contextlib
 import json
 import os
 import re
@@ -231,6 +232,14 @@ def test_names_that_are_no_utf8_or_hold_escape_sequences_are_shown_and_printed_h
     assert (tmp_path / "p.png").exists()
 
 
+def test_the_end_of_a_log_without_lines_or_without_end_is_printed_in_short(tmp_path, capsys):
+    run = make_run(tmp_path)
+    (run / "launch").mkdir()
+    sparse(run / "launch" / "output.log")
+    assert within(lambda: main(["tail", str(run)])) == 0
+    assert len(capsys.readouterr().out) < 100_000
+
+
 @pytest.fixture
 def served(tmp_path, monkeypatch):
     """The page behind a real socket, in a thread of ours."""
@@ -239,7 +248,7 @@ def served(tmp_path, monkeypatch):
     port = listener.getsockname()[1]
     app = make_app([tmp_path / "runs"], "secret", port, frozenset({HOST, f"127.0.0.1:{port}"}))
     server = connections.make_server(app)
-    server.capture_signals = lambda: __import__("contextlib").nullcontext()
+    server.capture_signals = contextlib.nullcontext
     thread = threading.Thread(target=lambda: server.run(sockets=[listener]), daemon=True)
     thread.start()
     yield port
@@ -274,9 +283,8 @@ def test_a_connection_that_does_not_finish_its_request_is_dropped(served, monkey
     closed = False
     while not closed and time.monotonic() < end_s:
         if sent and not sent.endswith(b"x"):
-            with_more = b"1"
             try:
-                slow.send(with_more)  # a byte now and then buys no time
+                slow.send(b"1")  # a byte now and then buys no time
             except OSError:
                 break
         time.sleep(0.2)
