@@ -232,6 +232,8 @@ def is_there(path: Path) -> bool:
 @contextlib.contextmanager
 def writing(out: Path) -> Iterator[None]:
     """Make the folder of a file that a user asked for; what keeps it from being written is one line."""
+    if out.name in ("", ".."):
+        raise DataError(f"{short(out)} is no name of a file")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         yield

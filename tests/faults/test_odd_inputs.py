@@ -83,6 +83,12 @@ def test_a_config_file_with_control_characters_is_one_line(tmp_path, capsys):
     assert "is not valid" in one_line(capsys, main(["train", "--config", str(tmp_path / "c.yaml")]))
 
 
+@pytest.mark.parametrize("name", [".", "..", "/"])
+def test_a_report_that_is_no_name_of_a_file_is_one_line(tiny, capsys, name):
+    path = train(tiny(), crash_after=150)
+    assert "is no name of a file" in one_line(capsys, main(["report", str(path), "--save", name]))
+
+
 def test_memory_that_is_not_there_is_one_line(tmp_path, capsys, monkeypatch):
     def none_left(*args):
         raise RuntimeError("[enforce fail at alloc_cpu.cpp:118] err == 0. DefaultCPUAllocator: can't allocate memory")
