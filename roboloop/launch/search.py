@@ -331,6 +331,11 @@ def _check_metric(run: Path, metric: str) -> None:
         raise ConfigError(f"the search looks at '{metric}', which {run / 'metrics.jsonl'} does not have{hint}")
 
 
+def _check_end(key: str, name: str, value: Any) -> None:
+    if isinstance(value, int | float) and not abs(value) <= _FARTHEST:
+        raise ConfigError(f"space of '{key}': {name} must be within ±{_FARTHEST:.0e}")
+
+
 def _ends(sweep: Sweep, key: str, wanted: Any) -> tuple[Any, Any]:
     """Return a range's ends as the config has that key: whole numbers or not."""
     if not isinstance(wanted, Mapping) or not {"low", "high"} <= set(wanted):
@@ -342,11 +347,11 @@ def _ends(sweep: Sweep, key: str, wanted: Any) -> tuple[Any, Any]:
         raise ConfigError(f"space of '{key}': log must be true or false, not {wanted['log']!r}")
     ends = []
     for name in ("low", "high"):
+        _check_end(key, name, wanted[name])  # before the config refuses it in its own words
         value = planned(sweep, {key: wanted[name]}, sweep.seeds[0]).settings[key]
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ConfigError(f"space of '{key}': it is no number; under axes it can be a choice")
-        if not abs(value) <= _FARTHEST:
-            raise ConfigError(f"space of '{key}': {name} must be within ±{_FARTHEST:.0e}, not {wanted[name]!r}")
+        _check_end(key, name, value)
         ends.append(value)
     if ends[0] >= ends[1]:
         raise ConfigError(f"space of '{key}': low {ends[0]} is not below high {ends[1]}")
