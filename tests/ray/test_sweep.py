@@ -144,7 +144,7 @@ def test_a_start_that_always_fails_is_no_lost_machine_and_ends_the_sweep_with_it
     finally:
         launcher.kill()
     assert launcher.returncode == 10, out
-    assert "IsADirectoryError: [Errno 21] Is a directory" in out
+    assert "output.log is not a regular file" in out
     assert "runs died within 30 s: nothing more is started" in out
     assert "its machine was lost" not in out
 

@@ -65,7 +65,7 @@ def remains(path: Path) -> dict:
 
 
 def _rows(path: Path, point: checkpoint.Checkpoint) -> dict:
-    config = RunDir.open(path).config
+    config = RunDir.open(path, check_names=False).config
     parts = build(config)
     from roboloop.data import journal
 

@@ -15,14 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roboloop.core.config import override
 from roboloop.core.errors import WorkerLost
 from roboloop.core.types import Decision
 from roboloop.envs import EnvConfig, make
 from roboloop.envs.panda.config import FaultPlan, PandaConfig
 from roboloop.run.build import eval_lanes
 from roboloop.run.evaluate import TEST, Evaluator, Plan
-from roboloop.run.rundir import RunDir
 from tests.envs.test_panda_rig import Standing
 from tests.run.helpers import train
 
@@ -30,6 +28,15 @@ pytestmark = pytest.mark.skipif(find_spec("pybullet_data") is None, reason="the 
 QUICK = {"hz": 20.0, "episode_s": 0.5}
 STEPS = 10
 PATIENCE_S = 120.0
+ON_THE_CLOCK = ("--env.panda.driver", "process")
+
+
+def evaluation(run: Path, *args: str) -> list[str]:
+    return [sys.executable, "-m", "roboloop.cli", "eval", str(run), *args]
+
+
+def evaluate(run: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(evaluation(run, *args), capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
 
 class Forwards:
@@ -68,14 +75,10 @@ def rows_of(path: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def real_run(tiny: Any) -> Path:
-    """A run whose checkpoints were trained on simulated time and whose rig is on the wall clock."""
+    """A run whose checkpoints were trained on simulated time."""
     changes = {"steps": 60, "warmup_steps": 20, "eval": {"episodes": 0}, "checkpoint": {"every_steps": 20}}
     env = {"id": "panda/reach", "panda": QUICK, "max_episode_steps": STEPS, "eval_max_episode_steps": STEPS}
-    path = train(tiny(env=env, **changes))
-    run = RunDir.open(path, write=True)
-    run.save_config(override(run.config, {"env": {"panda": {"driver": "process"}}}))
-    run.close()
-    return path
+    return train(tiny(env=env, **changes))
 
 
 def test_a_robot_is_one_lane() -> None:
@@ -84,9 +87,10 @@ def test_a_robot_is_one_lane() -> None:
 
 
 def test_a_killed_evaluation_of_all_checkpoints_goes_on_with_the_episodes_it_lacks(real_run: Path) -> None:
-    command = [sys.executable, "-m", "roboloop.cli", "eval", str(real_run), "--checkpoint", "all", "--episodes", "2"]
-    names = [f"test-step-{step:012d}-2x0.jsonl" for step in (20, 40, 60)]
-    killed = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    args = ("--checkpoint", "all", "--episodes", "2", *ON_THE_CLOCK)
+    names = [f"test-step-{step:012d}-2x0-panda.driver-process.jsonl" for step in (20, 40, 60)]
+    rows = real_run / "eval-panda.driver-process.jsonl"
+    killed = subprocess.Popen(evaluation(real_run, *args), stdout=subprocess.DEVNULL)
     second, deadline_s = real_run / "eval" / names[1], time.monotonic() + PATIENCE_S
     while not (second.exists() and len(rows_of(second)) == 2) and time.monotonic() < deadline_s:
         assert killed.poll() is None
@@ -94,8 +98,8 @@ def test_a_killed_evaluation_of_all_checkpoints_goes_on_with_the_episodes_it_lac
     killed.kill()
     killed.wait()
     before = second.read_text()
-    assert [row["step"] for row in rows_of(real_run / "eval.jsonl")] == [20]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    assert [row["step"] for row in rows_of(rows)] == [20]
+    done = evaluate(real_run, *args)
     assert done.returncode == 0, done.stderr
     assert second.read_text().startswith(before)
     for name in names:
@@ -103,7 +107,7 @@ def test_a_killed_evaluation_of_all_checkpoints_goes_on_with_the_episodes_it_lac
         assert header["protocol"]["hz"] == 20
         assert [row["episode"] for row in episodes] == [0, 1]
         assert all(row["length"] == STEPS for row in episodes)
-    assert [row["step"] for row in rows_of(real_run / "eval.jsonl")] == [20, 40, 60]
+    assert [row["step"] for row in rows_of(rows)] == [20, 40, 60]
     assert [line.split()[0] for line in done.stdout.splitlines()[-4:-1]] == ["20", "40", "60"]
 
 
@@ -164,16 +168,21 @@ def test_several_lanes_give_the_same_with_a_fault_among_them(tmp_path: Path) -> 
     evaluator.close()
 
 
-def test_a_robot_that_fails_is_one_line_and_an_exit_code(real_run: Path) -> None:
-    run = RunDir.open(real_run, write=True)
-    faults = [{"kind": "limit", "at_s": 0.1}]
-    run.save_config(override(run.config, {"env": {"panda": {"driver": "virtual", "faults": faults}}}))
-    run.close()
-    command = [sys.executable, "-m", "roboloop.cli", "eval", str(real_run), "--checkpoint", "all", "--episodes", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+def test_a_robot_that_fails_is_one_line_and_an_exit_code(
+    real_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "rig.yaml").write_text("env: {panda: {faults: [{kind: limit, at_s: 0.1}]}}")
+    rig = Standing("panda/reach", "--port", 0, "--config", tmp_path / "rig.yaml")
+    try:
+        done = evaluate(
+            real_run, "--checkpoint", "all", "--episodes", "2", *ON_THE_CLOCK, "--env.panda.address", rig.address
+        )
+    finally:
+        rig.end()
     assert (done.returncode, done.stderr.count("\n")) == (7, 1)
     assert "LimitHit" in done.stderr
-    assert not (real_run / "eval.jsonl").exists()
+    assert not list(real_run.glob("eval*.jsonl"))
 
 
 def test_a_run_is_evaluated_on_a_rig_that_stands_by_itself(
@@ -181,25 +190,21 @@ def test_a_run_is_evaluated_on_a_rig_that_stands_by_itself(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     rig = Standing("panda/reach", "--port", 0)
-    run = RunDir.open(real_run, write=True)
-    run.save_config(override(run.config, {"env": {"panda": {"address": rig.address}}}))
-    run.close()
-    command = [sys.executable, "-m", "roboloop.cli", "eval", str(real_run), "--episodes", "2", "--checkpoint"]
+    args = ("--episodes", "2", *ON_THE_CLOCK, "--env.panda.address", rig.address, "--checkpoint")
     try:
-        done = subprocess.run([*command, "last"], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+        done = evaluate(real_run, *args, "last")
         assert done.returncode == 0, done.stderr
         assert "over 2 episodes" in done.stdout
     finally:
         rig.end()
-    gone = subprocess.run([*command, "20"], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    gone = evaluate(real_run, *args, "20")
     assert (gone.returncode, gone.stderr.count("\n")) == (2, 1)
     assert f"nobody answers on {rig.address}" in gone.stderr
-    again = subprocess.run([*command, "last"], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    again = evaluate(real_run, *args, "last")
     assert again.stdout == done.stdout  # all its episodes are known: no robot is needed
 
 
 def test_a_robot_has_no_film(real_run: Path) -> None:
-    command = [sys.executable, "-m", "roboloop.cli", "eval", str(real_run), "--video", "--episodes", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
+    done = evaluate(real_run, "--video", "--episodes", "1", *ON_THE_CLOCK)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert not (real_run / "eval").exists()
