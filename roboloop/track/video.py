@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import select
 import subprocess
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -14,6 +17,9 @@ import numpy as np
 from roboloop.core.errors import DataError
 from roboloop.core.files import writing
 from roboloop.core.types import Array
+
+HUNG_S = 60.0
+"""An encoder that takes nothing for this long is killed."""
 
 
 def write_video(frames: Iterable[Array], path: Path, fps: float) -> Path:
@@ -51,23 +57,35 @@ def _write_mp4(frames: Iterator[Array], path: Path, fps: float) -> None:
     with tempfile.TemporaryFile() as log:  # a file, not a pipe: nobody reads while we write frames
         # in a session of its own: Ctrl-C is for the training loop, which then closes the video
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True
+            command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True
         )
         assert process.stdin is not None
         try:
-            for frame in chain([first], map(_even, frames)):
-                process.stdin.write(np.ascontiguousarray(frame).data)
-            process.stdin.close()
-        except BrokenPipeError:
-            pass  # the encoder died: its own words are in the log
-        except BaseException:
+            # an encoder that died: its own words are in the log
+            with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
+                for frame in chain([first], map(_even, frames)):
+                    _feed(pipe.fileno(), np.ascontiguousarray(frame).data.cast("B"))
+            process.wait(HUNG_S)
+        except (TimeoutError, subprocess.TimeoutExpired):
+            raise DataError(f"{path}: ffmpeg hung for {HUNG_S:g} s") from None
+        finally:
             process.kill()
             process.wait()
-            raise
-        if process.wait() != 0:
+        if process.returncode != 0:
             log.seek(0)
             reason = log.read().decode(errors="replace").strip().splitlines()
             raise DataError(f"{path}: ffmpeg failed ({reason[-1] if reason else f'code {process.returncode}'})")
+
+
+def _feed(fd: int, data: memoryview) -> None:
+    """Write to a pipe; a TimeoutError where nobody takes anything."""
+    os.set_blocking(fd, False)
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    while data:
+        if not poll.poll(1000 * HUNG_S):
+            raise TimeoutError
+        data = data[os.write(fd, data) :]
 
 
 def _write_gif(frames: Iterator[Array], path: Path, fps: float) -> None:

@@ -190,6 +190,21 @@ def test_closing_does_not_wait_for_a_server_that_hangs(polymetis: None, monkeypa
     released.set()
 
 
+@pytest.mark.parametrize("verb", ["hold", "send"])
+def test_a_server_that_hangs_in_a_call_is_a_cut_line(
+    robot: PolymetisPanda, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    monkeypatch.setattr("roboloop.envs.panda.polymetis.CALL_S", 0.2)
+    released = threading.Event()
+    robot.start()
+    monkeypatch.setattr(RobotInterface, "update_desired_ee_pose", lambda self, **pose: released.wait())
+    with pytest.raises(ConnectionCut, match=r"no answer in 0\.2 s"):
+        robot.hold() if verb == "hold" else robot.send(Command(ee_pos_m=np.array([0.4, 0.0, 0.3])))
+    with pytest.raises(ConnectionCut):
+        robot.read()
+    released.set()
+
+
 def test_an_episode_can_be_played_on_it(polymetis: None) -> None:
     robot = PolymetisPanda(tasks.TABLE["reach"], camera)
     env = suite.make("reach", EnvConfig(id="panda/reach"), False, robot)

@@ -92,3 +92,16 @@ def test_films_pictures_and_sheets_are_not_written_through_links_that_wait_for_t
     for path in (made, folder / "sheet.png", folder / "curve.png"):
         assert not path.is_symlink()
         assert path.stat().st_size > len("precious")
+
+
+@pytest.mark.parametrize("when", ["at once", "at the end"])
+def test_an_encoder_that_hangs_is_killed_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    assert video._ffmpeg_works()
+    fake = tmp_path / "ffmpeg"
+    fake.write_text("#!/bin/sh\n" + ("" if when == "at once" else "cat > /dev/null\n") + "exec sleep 600\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(video, "_ffmpeg_exe", lambda: str(fake))
+    monkeypatch.setattr(video, "HUNG_S", 0.5)
+    with pytest.raises(DataError, match=r"ffmpeg hung for 0\.5 s"):
+        write_video(frames(24), tmp_path / "videos" / "eval.mp4", fps=12)
+    assert not list((tmp_path / "videos").iterdir())

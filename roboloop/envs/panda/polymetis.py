@@ -25,8 +25,10 @@ from roboloop.envs.robot import Command, ConnectionCut, ControllerStopped, Readi
 Camera = Callable[[], tuple[float, Array]]
 POLL_S = 0.01
 FIRST_S = 5.0
-CLOSE_S = 5.0
-"""Longest wait for a server that is left: gRPC's calls have no limit of their own."""
+CLOSE_S = CALL_S = 5.0
+"""Longest waits for a server that is left, and for one that is told something: gRPC's calls have no limit."""
+MOVE_S = 60.0
+"""The same for a joint move, which polymetis plans itself and ends itself."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,11 @@ class PolymetisPanda(Robot):
         except ModuleNotFoundError:
             raise MissingExtra("the real rig needs polymetis, which has its own installation guide") from None
         self._fault = self._newest = self._gripper_open = None
-        with self._line("connect"):
-            self._arm = polymetis.RobotInterface(ip_address=self._address.arm, enforce_version=False)
-            self._gripper = polymetis.GripperInterface(ip_address=self._address.gripper)
+        address = self._address
+        self._arm = self._call(
+            "connect", lambda: polymetis.RobotInterface(ip_address=address.arm, enforce_version=False)
+        )
+        self._gripper = self._call("connect", lambda: polymetis.GripperInterface(ip_address=address.gripper))
         self._running = True
         self._thread = threading.Thread(target=self._poll, name="polymetis-readings", daemon=True)
         self._thread.start()
@@ -82,6 +86,28 @@ class PolymetisPanda(Robot):
         except Exception as error:
             self._fault = ConnectionCut(f"polymetis, {doing}: {error}")
             raise self._fault from error
+
+    def _call(self, doing: str, call: Callable[[], Any], is_move: bool = False) -> Any:
+        """Return what a call returns; one that is not back in time is left to its thread, and the line is cut."""
+        limit_s = MOVE_S if is_move else CALL_S
+        results: list[Any] = []
+        errors: list[Exception] = []
+
+        def run() -> None:
+            try:
+                results.append(call())
+            except Exception as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=run, name=f"polymetis-{doing}", daemon=True)
+        thread.start()
+        thread.join(limit_s)
+        with self._line(doing):
+            if errors:
+                raise errors[0]
+            if not results:
+                raise TimeoutError(f"no answer in {limit_s:g} s")
+        return results[0]
 
     def _poll(self) -> None:
         while self._running:
@@ -126,40 +152,48 @@ class PolymetisPanda(Robot):
     def send(self, command: Command) -> None:
         """Pass a command on; only a joint move, which polymetis plans itself, is waited for."""
         self.read()
-        with self._line("command"):
-            if command.gripper_open not in (None, self._gripper_open):
-                self._gripper_open = command.gripper_open
-                width_m = OPEN_WIDTH_M if command.gripper_open else 0.0
-                speed, force = self._address.gripper_speed_m_s, self._address.gripper_force_n
-                self._gripper.goto(width=width_m, speed=speed, force=force, blocking=False)
-            if command.joint_pos_rad is not None:
-                self._arm.move_to_joint_positions(_tensor(command.joint_pos_rad))
-                self._impedance()
-            elif command.ee_pos_m is not None:
-                turned = None if command.ee_quat is None else _tensor(np.roll(command.ee_quat, -1))
-                self._arm.update_desired_ee_pose(position=_tensor(command.ee_pos_m), orientation=turned)
+        self._call("command", lambda: self._pass_on(command), is_move=command.joint_pos_rad is not None)
+
+    def _pass_on(self, command: Command) -> None:
+        if command.gripper_open not in (None, self._gripper_open):
+            self._gripper_open = command.gripper_open
+            width_m = OPEN_WIDTH_M if command.gripper_open else 0.0
+            speed, force = self._address.gripper_speed_m_s, self._address.gripper_force_n
+            self._gripper.goto(width=width_m, speed=speed, force=force, blocking=False)
+        if command.joint_pos_rad is not None:
+            self._arm.move_to_joint_positions(_tensor(command.joint_pos_rad))
+            self._impedance()
+        elif command.ee_pos_m is not None:
+            turned = None if command.ee_quat is None else _tensor(np.roll(command.ee_quat, -1))
+            self._arm.update_desired_ee_pose(position=_tensor(command.ee_pos_m), orientation=turned)
 
     def hold(self) -> None:
         """Make the present pose the desired one."""
         self.read()
-        with self._line("hold"):
-            pos, quat_xyzw = self._arm.get_ee_pose()
-            self._arm.update_desired_ee_pose(position=pos, orientation=quat_xyzw)
+        self._call("hold", self._hold)
+
+    def _hold(self) -> None:
+        pos, quat_xyzw = self._arm.get_ee_pose()
+        self._arm.update_desired_ee_pose(position=pos, orientation=quat_xyzw)
 
     def prepare(self, seed: int) -> None:
         """Start the controller for the scripted reset; the scene is a person's work."""
-        with self._line("prepare"):
-            if not self._arm.is_running_policy():
-                self._impedance()
+        self._call("prepare", self._prepare)
+
+    def _prepare(self) -> None:
+        if not self._arm.is_running_policy():
+            self._impedance()
 
     def start(self) -> None:
         """Start the controller afresh."""
-        with self._line("start"):
-            if self._arm.is_running_policy():
-                self._arm.terminate_current_policy()
-            self._impedance()
-            if not self._arm.is_running_policy():
-                raise ControllerStopped("polymetis did not start the impedance controller")
+        self._call("start", self._start)
+
+    def _start(self) -> None:
+        if self._arm.is_running_policy():
+            self._arm.terminate_current_policy()
+        self._impedance()
+        if not self._arm.is_running_policy():
+            raise ControllerStopped("polymetis did not start the impedance controller")
 
     def _impedance(self) -> None:
         stiffness, damping = ([*[g[0]] * 3, *[g[1]] * 3] for g in (GAINS.kx, GAINS.kxd))
