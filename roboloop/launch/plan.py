@@ -21,6 +21,7 @@ from roboloop.core.files import (
     replace_atomic,
     take_lock,
 )
+from roboloop.core.vouched import FLAG
 from roboloop.launch.job import Job
 from roboloop.launch.sweep import Planned
 from roboloop.track.read import SWEEP, boot_id
@@ -90,11 +91,11 @@ def read(sweep: Path) -> dict[str, Any]:
 
 
 def command_of(sweep: Path) -> str:
-    """Return what a user types to go on with a sweep."""
+    """Return what a user types to go on with a sweep; whether its plan is trusted is for the user to add."""
     command = read(sweep).get("command")
     if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
         raise DataError(f"{sweep / SWEEP / 'plan.json'} does not say how its sweep was started")
-    return shlex.join(["roboloop", *command])
+    return shlex.join(["roboloop", *(word for word in command if word != FLAG)])
 
 
 def planned_runs(root: Path) -> dict[Path, int]:

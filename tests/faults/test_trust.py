@@ -1,5 +1,6 @@
 """A run or a dataset from a stranger is data: no verb runs code that it names, or calls an address that it names."""
 
+import json
 import os
 import socket
 import subprocess
@@ -10,6 +11,8 @@ import yaml
 
 from roboloop.cli import main
 from roboloop.core.sealed import seal_text
+from roboloop.launch.plan import command_of
+from roboloop.track.read import SWEEP
 from tests.run.helpers import train
 
 
@@ -150,3 +153,10 @@ def test_modules_in_the_working_directory_are_not_imported_by_what_we_start(tmp_
     )
     assert not (tmp_path / "ran").exists(), done.stderr
     assert done.returncode == 0
+
+
+def test_the_command_that_a_plan_tells_to_type_does_not_ask_for_trust(tmp_path):
+    (tmp_path / SWEEP).mkdir()
+    plan = {"runs": [], "command": ["sweep", "cartpole", "--trust", "--name", "a b"]}
+    (tmp_path / SWEEP / "plan.json").write_text(json.dumps(plan))
+    assert command_of(tmp_path) == "roboloop sweep cartpole --name 'a b'"
