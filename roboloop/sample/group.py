@@ -15,6 +15,7 @@ from roboloop.core.rng import derive, get_rng_state, set_rng_state, stream
 from roboloop.core.types import Array, Decision, Env, EpisodeEnd, Policy, RewardAware, Rollout, State
 from roboloop.envs.env import counted
 from roboloop.sample.buffers import Shape
+from roboloop.sample.remote import EnvLost
 from roboloop.sample.stack import FrameStack
 
 IDLE, ACT, STEP, RESET = range(4)
@@ -74,6 +75,7 @@ class EnvGroup:
         """What environments did wrong since this was last emptied; each entry is one replaced environment."""
         self._num_faults = 0
         self._cut: list[int] = []
+        self._lost: list[int] = []  # environments whose episodes were lost since the last rollout
         self.beat: Callable[[int, int], None] = lambda phase, env: None
         """Called before everything that may hang, with the phase and the environment."""
 
@@ -108,7 +110,7 @@ class EnvGroup:
     def collect(self, policy: Policy, out: Rollout) -> Rollout:
         """Fill a rollout with steps of a policy that explores; return it with the episodes that ended."""
         out.episodes.clear()
-        self._cut = []
+        self._cut, self._lost = self._lost, []
         if not self._started:  # a restored group is in the middle of its episodes
             for env in range(len(self._envs)):
                 self._reset_safely(env, -1, out)
@@ -219,22 +221,25 @@ class EnvGroup:
         self._step(env, t, policy, out)
 
     def _renew(self, env: int, t: int, error: Exception, out: Rollout) -> None:
+        self._swap(env, error, out.action[t, env].tolist() if t >= 0 else None)
+        self._reset_safely(env, t, out)
+
+    def _swap(self, env: int, error: Exception, action: list[float] | None = None) -> None:
+        """Put a new environment in the place of a broken one, unless too many have broken."""
         self._num_faults += 1
-        trace = "".join(traceback.format_exception(error)).strip()
-        action = out.action[t, env].tolist() if t >= 0 else None
         what = f"env {self.plan.first_env + env} broke: {error} (last action {action})"
         if self._num_faults > self._max_faults:
+            trace = "".join(traceback.format_exception(error)).strip()
             raise EnvBroken(f"{what}; {self._num_faults} faults are more than sample.restarts allows\n{trace}")
         self.faults.append(what)
         with contextlib.suppress(Exception):
             self._envs[env].close()
         self._envs[env] = self._make_env(self.plan.first_env + env)
-        self._reset_safely(env, t, out)
 
     def state(self) -> State:
         """Return running episodes, simulator states and the exploration stream."""
         return {
-            "envs": [env.get_state() for env in self._envs] if self._started else [],
+            "envs": [self._env_state(env) for env in range(len(self._envs))] if self._started else [],
             "stack": self._stack.state(),
             "memory": self._memory.copy(),
             "rng": get_rng_state(self._rng),
@@ -244,7 +249,22 @@ class EnvGroup:
             "raw_return": self._raw_return.copy(),
             "success": self._success.copy(),
             "started": self._started,
+            "lost": list(self._lost),
         }
+
+    def _env_state(self, env: int) -> State:
+        """Return the state of an environment; one whose process is gone begins its next episode in a new one."""
+        while True:
+            try:
+                return self._envs[env].get_state()
+            except EnvLost as error:
+                self._swap(env, error)
+                if self._length[env] > 0:
+                    self._lost.append(self.plan.first_env + env)
+                    self._length[env] = 0
+                self._episode[env] += 1
+                with contextlib.suppress(EnvLost):  # the next attempt notices it
+                    self._reset(env)
 
     def load(self, state: State) -> None:
         """Continue exactly where ``state`` was taken."""
@@ -252,12 +272,22 @@ class EnvGroup:
             had, has = (memory.shape[1] for memory in (state["memory"], self._memory))
             raise DataError(f"the running episodes have a policy's memory of {had} numbers, the policy now has {has}")
         self._started = bool(state["started"])
-        for env, env_state in zip(self._envs, state["envs"], strict=False):
-            env.set_state(env_state)
+        self._lost = list(state.get("lost", []))
+        for env, env_state in enumerate(state["envs"][: len(self._envs)]):
+            self._set_env_state(env, env_state)
         self._stack.load(state["stack"])
         set_rng_state(self._rng, state["rng"])
         for name in ("memory", "episode", "length", "return", "raw_return", "success"):
             getattr(self, f"_{name}")[:] = state[name]
+
+    def _set_env_state(self, env: int, state: State) -> None:
+        while True:
+            try:
+                self._envs[env].set_state(state)
+            except EnvLost as error:  # a new one goes on in the same state
+                self._swap(env, error)
+            else:
+                return
 
     def close(self) -> None:
         """Close the simulators."""

@@ -16,6 +16,10 @@ from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
 
 
+class EnvLost(RuntimeError):
+    """The process of an environment died or hung."""
+
+
 class RemoteEnv:
     """An ``Env`` whose simulator runs elsewhere; ``prepare`` lets many of them step at the same time."""
 
@@ -72,11 +76,11 @@ class RemoteEnv:
         if not self._child.channel.connection.poll(patience_s):
             stack = self._child.where_it_hangs()
             self._child.kill()
-            raise RuntimeError(f"{name} hung for {patience_s:g} s\n{stack}")
+            raise EnvLost(f"{name} hung for {patience_s:g} s\n{stack}")
         try:
             answer = self._child.channel.receive()
         except (EOFError, OSError):
-            raise RuntimeError(f"{name} {self._child.how_it_ended()}") from None
+            raise EnvLost(f"{name} {self._child.how_it_ended()}") from None
         self._has_answered = True
         if "error" in answer:
             raise RuntimeError(answer["error"])

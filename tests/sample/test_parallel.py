@@ -254,6 +254,39 @@ def test_environments_in_processes_of_their_own_give_the_same_bits_to_a_central_
     theirs.close(), other.close()
 
 
+def kill(env):
+    os.kill(env._child.pid, signal.SIGKILL)
+    env._child._process.wait()
+
+
+def test_a_process_that_dies_while_a_state_is_loaded_is_replaced_and_changes_no_bit():
+    ours, theirs, p = serial(), central(), policy()
+    ours.collect(p)
+    state = ours.state()
+    kill(theirs._groups[1]._envs[0])
+    theirs.load(state)
+    assert len(theirs.faults()) == 1
+    assert equal(fields(ours.collect(p)), fields(theirs.collect(p)))
+    theirs.close()
+
+
+def test_a_process_that_is_dead_when_the_state_is_saved_loses_its_episode_and_nothing_else():
+    ours, theirs, p = serial(), central(), policy()
+    assert equal(fields(ours.collect(p)), fields(theirs.collect(p)))
+    kill(theirs._groups[1]._envs[0])
+    state = theirs.state()
+    other = serial()
+    other.load(state)
+    first, second = theirs.collect(p), other.collect(p)
+    assert first.cut == second.cut == (2,)
+    assert equal(fields(first), fields(second))
+    usual = ours.collect(p)
+    np.testing.assert_array_equal(first.obs[:, [0, 1, 3]], usual.obs[:, [0, 1, 3]])
+    assert not np.array_equal(first.obs[:, 2], usual.obs[:, 2])
+    assert theirs.collect(p).cut == ()
+    theirs.close()
+
+
 @pytest.mark.parametrize(
     ("how", "message"), [("die", "was killed by SIGKILL"), ("hang", "hung for 1 s"), ("raise", "the gripper fell off")]
 )
