@@ -116,7 +116,7 @@ class Field:
             source = f"--dataset {self.path('sac') / 'dataset'}" if name == "bc" else ENV
             words = f"{OF[name]} {source} {TINY}"
             self.must(f"train {words} --experiment {name} --steps {STEPS} --runs-dir {self.sound}")
-            if name in ("sac", "ppo"):
+            if name != "bc":
                 self.must(f"eval {self.path(name)} --episodes 2 --video")
             if name in ("sac", "other"):
                 self.must(f"record {self.path(name)} --episodes 2")

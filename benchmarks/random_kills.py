@@ -192,8 +192,8 @@ class Campaign:
 def remains(runs: Path, row: Row) -> dict[str, Any]:
     """Return all that must not depend on interruptions; raise where it is not sound."""
     if row.kind == "simgan":
-        rows = {str(p.relative_to(runs)): p.read_text().splitlines()[1:] for p in sorted(runs.rglob("eval/*.jsonl"))}
-        return {"rows": {name: [json.loads(line) for line in lines] for name, lines in rows.items()}}
+        rows = {str(p.relative_to(runs)): _episodes(p) for p in sorted(runs.rglob("eval/*.jsonl"))}
+        return {"rows": rows}
     complaints: list[str] = []
     run = next(runs.glob("*/*/0"))
     point = next(checkpoint.newest_first(run / "checkpoints", complaints.append))
@@ -202,6 +202,12 @@ def remains(runs: Path, row: Row) -> dict[str, Any]:
     if complaints or steps != sorted(set(steps)):
         raise Failure(f"not sound: {complaints} {steps if steps != sorted(set(steps)) else ''}")
     return {"state": point.state, "metrics": metrics}
+
+
+def _episodes(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of an evaluation; its header, and with it every checksum, says where the run is."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return [{key: value for key, value in row.items() if key != "crc"} for row in rows[1:]]
 
 
 def difference(found: Any, whole: Any, path: str = "") -> str:

@@ -252,11 +252,14 @@ def _seconds(path: Path) -> dict[str, float]:
     return seconds_at([{}, *read_jsonl(path / "timing.jsonl")][-1])
 
 
+_MOST_SECONDS = 1e12
+
+
 def seconds_at(last: Mapping[str, Any]) -> dict[str, float]:
     """Return how long each section took until a row of the timing log."""
     sections = [key for key in last if key.endswith("_s") and not key.endswith("_per_s") and "/" not in key]
     numbers = {key.removesuffix("_s"): last[key] for key in sections if isinstance(last[key], int | float)}
-    return {key: round(float(seconds), 1) for key, seconds in numbers.items()}
+    return {key: round(float(seconds), 1) for key, seconds in numbers.items() if abs(seconds) < _MOST_SECONDS}
 
 
 def _evaluations(path: Path, config: Facts, notes: list[str]) -> tuple[Evaluation, ...]:

@@ -15,7 +15,7 @@ from roboloop.track.curves import MOST_POINTS
 from roboloop.track.report import markdown, page
 from roboloop.track.report.document import sections
 from roboloop.track.report.facts import videos
-from roboloop.track.summary import Prediction, flatten, read_summary
+from roboloop.track.summary import Prediction, flatten, read_summary, seconds_at
 from roboloop.track.summary_file import load, save
 from tests.run.fake_runs import lines, write_eval, write_run
 
@@ -334,3 +334,8 @@ def test_a_summary_of_a_stranger_puts_no_film_of_ours_into_a_report(tmp_path: Pa
     (odd,) = load(tmp_path / "s.json")
     assert odd.videos == ("secret.mp4",)
     assert not videos({"a": [odd, made]}).blocks
+
+
+def test_seconds_that_no_run_can_have_taken_are_left_out() -> None:
+    row = {"update_s": 1.26, "sample_s": 10**400, "save_s": math.inf, "eval_s": math.nan, "steps_per_s": 3}
+    assert seconds_at(row) == {"update": 1.3}
