@@ -40,6 +40,13 @@ def side_by_side(parts: Sequence[Rollout]) -> Rollout:
     return rollout_over(arrays)._replace(episodes=episodes)
 
 
+def lost_envs(numbers: Sequence[Any], envs: range) -> tuple[int, ...]:
+    """Return those of ``envs`` among the environments that a state says have lost their episode."""
+    if not all(type(number) is int for number in numbers):
+        raise ValueError("lost episodes are listed by the numbers of their environments")
+    return tuple(number for number in numbers if number in envs)
+
+
 def rollout_to_state(rollout: Rollout) -> State:
     """Return a rollout as copies that a checkpoint can hold."""
     arrays = {name: np.array(getattr(rollout, name)) for name in COLUMNS}
@@ -50,7 +57,8 @@ def rollout_to_state(rollout: Rollout) -> State:
 def rollout_from_state(state: State) -> Rollout:
     """Return the rollout that ``rollout_to_state`` described."""
     episodes = [EpisodeEnd(**end) for end in state["episodes"]]
-    return Rollout(**{**state, "episodes": episodes, "cut": tuple(state["cut"])})
+    envs = range(state["first_env"], state["first_env"] + state["reward"].shape[1])
+    return Rollout(**{**state, "episodes": episodes, "cut": lost_envs(state["cut"], envs)})
 
 
 class RolloutStore:

@@ -15,6 +15,7 @@ from roboloop.core.child import START_S
 from roboloop.core.config import to_dict
 from roboloop.core.errors import Diverged, WorkerLost
 from roboloop.core.types import EpisodeEnd, PortablePolicy, Rollout, State
+from roboloop.data.rollouts import lost_envs
 from roboloop.envs.config import EnvConfig
 from roboloop.sample.board import Board
 from roboloop.sample.buffers import Shape
@@ -245,7 +246,7 @@ class Crew:
             self._ask(plan.index, {"do": "load", "group": plan.index, "state": saved})
             envs = range(plan.first_env, plan.first_env + plan.num_envs)
             self._episodes[envs.start : envs.stop] = saved["episode"]
-            self._cut[plan.index] = tuple(env for env in state["cut"] if env in envs)
+            self._cut[plan.index] = lost_envs(state["cut"], envs)
         self.counts.update(state["counts"])
 
     def _ask(self, group: int, message: dict[str, Any]) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import numpy as np
 from roboloop.core.errors import DataError, Diverged, WorkerLost
 from roboloop.core.rng import derive, get_rng_state, set_rng_state, stream
 from roboloop.core.types import Array, Decision, Env, EpisodeEnd, Policy, RewardAware, Rollout, State
+from roboloop.data.rollouts import lost_envs
 from roboloop.envs.env import counted
 from roboloop.sample.buffers import Shape
 from roboloop.sample.remote import EnvLost
@@ -272,7 +273,8 @@ class EnvGroup:
             had, has = (memory.shape[1] for memory in (state["memory"], self._memory))
             raise DataError(f"the running episodes have a policy's memory of {had} numbers, the policy now has {has}")
         self._started = bool(state["started"])
-        self._lost = list(state.get("lost", []))
+        envs = range(self.plan.first_env, self.plan.first_env + self.plan.num_envs)
+        self._lost = list(lost_envs(state.get("lost", []), envs))
         for env, env_state in enumerate(state["envs"][: len(self._envs)]):
             self._set_env_state(env, env_state)
         self._stack.load(state["stack"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from roboloop.core.types import Env, Policy, Rollout, State
-from roboloop.data.rollouts import columns_of
+from roboloop.data.rollouts import columns_of, lost_envs
 from roboloop.sample.buffers import Shape
 from roboloop.sample.group import EnvGroup, GroupPlan
 from roboloop.sample.unhurried import Unhurried
@@ -56,7 +56,7 @@ class SerialSampler(Unhurried):
         for group, saved in zip(self._groups, state["groups"], strict=True):
             group.load(saved)
         self._counts.update(state["counts"])
-        self._cut = list(state["cut"])
+        self._cut = list(lost_envs(state["cut"], range(self._shape.num_envs)))
 
     def close(self) -> None:
         """Close the simulators."""

@@ -201,3 +201,13 @@ def test_what_a_robot_really_did_is_stored_unless_the_policy_must_see_its_own_ac
     stored = SerialSampler(lambda _: make(env), plans(1, 1, 0), shape).collect(Outwards(on_policy)).action[:, 0, 0]
     assert stored[0] == 1.0
     assert (stored[-5:] == (1.0 if on_policy else 0.0)).all()  # long at the limit: the target no longer moves
+
+
+@pytest.mark.parametrize("cut", [[[]], ["1"], [0.5], [True]])
+def test_lost_episodes_of_a_state_are_numbers_of_environments(cut):
+    s = sampler()
+    s.collect(policy())
+    state = s.state()
+    with pytest.raises(ValueError, match="numbers of their environments"):
+        sampler().load({**state, "cut": cut})
+    sampler().load({**state, "cut": [0]})
