@@ -205,9 +205,9 @@ def remains(runs: Path, row: Row) -> dict[str, Any]:
 
 
 def _episodes(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of an evaluation; its header, and with it every checksum, says where the run is."""
+    """Return the rows of an evaluation without the paths in its header, and without checksums, which cover them."""
     rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return [{key: value for key, value in row.items() if key != "crc"} for row in rows[1:]]
+    return [{key: value for key, value in row.items() if key not in ("crc", "env")} for row in rows]
 
 
 def difference(found: Any, whole: Any, path: str = "") -> str:
