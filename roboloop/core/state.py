@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,11 @@ def join(tensors: dict[str, Array], tree: Any) -> Any:
     if isinstance(tree, list):
         return [join(tensors, v) for v in tree]
     return tree
+
+
+def counts_from(state: Mapping[str, Any]) -> dict[str, int]:
+    """Return saved counters; what is no number is a TypeError or a ValueError."""
+    return {name: int(count) for name, count in state.items()}
 
 
 def dtype_to_data(dtype: np.dtype[Any]) -> Any:

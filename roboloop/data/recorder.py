@@ -15,7 +15,7 @@ import numpy as np
 from roboloop.core.child import START_S, Child, innermost
 from roboloop.core.config import to_dict
 from roboloop.core.errors import ConfigError, DataError, DiskError, WorkerLost
-from roboloop.core.state import spec_to_data
+from roboloop.core.state import counts_from, spec_to_data
 from roboloop.core.types import Array, EnvSpec, EpisodeEnd, Rollout, State
 from roboloop.data.config import RecordConfig
 from roboloop.data.ring import COUNTS, DROPS, END, STEP_COLUMNS, Ring, end_row, layout_of
@@ -349,7 +349,7 @@ class Recorder:
         """Restore what ``state`` returned; a run that had no recorder then begins with the next episodes."""
         if state:
             self._selection.load(state["selection"])
-            self._chosen = dict(state["chosen"])
+            self._chosen.update(counts_from(state["chosen"]))
             if self._bar is not None and state["bar"]:
                 self._bar.load(state["bar"])
 

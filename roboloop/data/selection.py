@@ -88,5 +88,6 @@ class ExpertBar:
     def load(self, state: State) -> None:
         """Restore the returns."""
         self._last.clear()
-        self._last.extend(state["last"])
-        self._best_eval = state["best_eval"]
+        self._last.extend(map(float, state["last"]))
+        best = state["best_eval"]
+        self._best_eval = None if best is None else float(best)

@@ -14,6 +14,7 @@ import numpy as np
 from roboloop.core.child import START_S
 from roboloop.core.config import to_dict
 from roboloop.core.errors import Diverged, WorkerLost
+from roboloop.core.state import counts_from
 from roboloop.core.types import EpisodeEnd, PortablePolicy, Rollout, State
 from roboloop.data.rollouts import lost_envs
 from roboloop.envs.config import EnvConfig
@@ -247,7 +248,7 @@ class Crew:
             envs = range(plan.first_env, plan.first_env + plan.num_envs)
             self._episodes[envs.start : envs.stop] = saved["episode"]
             self._cut[plan.index] = lost_envs(state["cut"], envs)
-        self.counts.update(state["counts"])
+        self.counts.update(counts_from(state["counts"]))
 
     def _ask(self, group: int, message: dict[str, Any]) -> dict[str, Any]:
         worker = self._worker_of(group)

@@ -14,6 +14,7 @@ import numpy as np
 from roboloop.core.child import START_S, Child, innermost
 from roboloop.core.config import to_dict
 from roboloop.core.errors import WorkerLost
+from roboloop.core.state import counts_from
 from roboloop.core.types import Array, Policy, PortablePolicy, Rollout, State
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import RealTimeEnv
@@ -97,7 +98,7 @@ class RealTimeSampler:
     def load(self, state: State) -> None:
         """Go on with the next episode."""
         self._episode, self._is_open = int(state["episode"]), bool(state["is_open"])
-        self._counts.update(state["counts"])
+        self._counts.update(counts_from(state["counts"]))
 
 
 class InlineSampler(RealTimeSampler):

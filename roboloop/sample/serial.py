@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from roboloop.core.state import counts_from
 from roboloop.core.types import Env, Policy, Rollout, State
 from roboloop.data.rollouts import columns_of, lost_envs
 from roboloop.sample.buffers import Shape
@@ -55,7 +56,7 @@ class SerialSampler(Unhurried):
         """Continue exactly where ``state`` was taken."""
         for group, saved in zip(self._groups, state["groups"], strict=True):
             group.load(saved)
-        self._counts.update(state["counts"])
+        self._counts.update(counts_from(state["counts"]))
         self._cut = list(lost_envs(state["cut"], range(self._shape.num_envs)))
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
 import numpy as np
+import pytest
 
 from roboloop.core.rng import derive, get_rng_state, set_rng_state, stream
-from roboloop.core.state import equal, join, split
+from roboloop.core.state import counts_from, equal, join, split
 
 
 def test_streams_are_named_not_counted():
@@ -31,3 +32,10 @@ def test_equality_is_bit_for_bit():
     assert equal({"x": np.array([np.nan])}, {"x": np.array([np.nan])})
     assert not equal({"x": np.array([0.0])}, {"x": np.array([-0.0])})
     assert not equal({"x": np.zeros(1, np.float32)}, {"x": np.zeros(1)})
+
+
+@pytest.mark.parametrize("odd", [{}, [], "x", None])
+def test_counters_that_are_no_numbers_are_refused(odd):
+    assert counts_from({"steps": 3}) == {"steps": 3}
+    with pytest.raises((TypeError, ValueError)):
+        counts_from({"steps": odd})

@@ -103,3 +103,10 @@ def test_a_mixture_is_written_as_a_list_and_its_keys_are_checked():
     assert [part.keep for part in cfg.mixture] == ["expert", "reservoir"]
     with pytest.raises(ConfigError, match=r"record\.mixture\.kep"):
         override(RecordConfig(), {"mixture": [{"kep": "expert"}]}, "record.")
+
+
+@pytest.mark.parametrize("odd", [{"last": [{}], "best_eval": None}, {"last": [], "best_eval": []}])
+def test_returns_of_a_saved_bar_are_numbers(odd):
+    bar = ExpertBar(RecordConfig())
+    with pytest.raises(TypeError):
+        bar.load(odd)
