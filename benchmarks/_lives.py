@@ -156,6 +156,6 @@ class Life:
             os.waitpid(self.pid, 0)
             self.code = -signal.SIGKILL
 
-    def said(self) -> str:
+    def messages(self) -> str:
         """Return all that was said up to now by this and earlier lives of the same log."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""

@@ -24,7 +24,7 @@ ODD: tuple[Any, ...] = (
 WORDS = (
     "9223372036854775808", "1e300", "1e18", "inf", "-inf", "nan", "-1", "0", "1", "7", "1.5", "", " ", "é😀", "a\nb",
     "\x1b[31mred", "\udcff\udcfe", "x" * 5000, "[]", "[1, 2]", "{}", "None", "none", "null", "True", "true", "--", "-",
-    "---", "-x", "--help", "=", "a=b", "..", ".", "gym/Pendulum-v1", "gym/", "gym/.a:b", "gym/Nope-v9", "nope/x",
+    "---", "-x", "--help", "=", "a=b", ".", "gym/Pendulum-v1", "gym/", "gym/.a:b", "gym/Nope-v9", "nope/x",
     "cuda", "metaworld/nope", "x", "1_000", "0x10", "١٢", "²", "1e-400", "1e400", "1" * 5000, "~", "$HOME", "%s",
     "*", "\t",
     "best", "last", "all", "1,2", "a:1,b", ":", ",", "reach:-1,x", "1000000000",

@@ -33,7 +33,7 @@ def make_ours(size: int, directory: str) -> Run:
     from roboloop.run.config import Experiment
     from roboloop.run.rundir import RunDir
     from roboloop.run.runner import Runner
-    from roboloop.sample.buffers import Shape
+    from roboloop.sample.buffers import RolloutShape
     from roboloop.track.terminal import Progress
 
     changes = {"runs_dir": directory, "experiment": f"n{size}", "tensorboard": False, "algo": {"processes": 1}}
@@ -45,7 +45,7 @@ def make_ours(size: int, directory: str) -> Run:
     spec = spec_of(cfg)
 
     def episode() -> None:
-        rollout = Shape(spec, EPISODE, 1).allocate()
+        rollout = RolloutShape(spec, EPISODE, 1).allocate()
         rollout.obs[:] = rng.standard_normal(rollout.obs.shape, dtype=np.float32)
         rollout.action[:] = rng.uniform(-1, 1, rollout.action.shape)
         rollout.reward[:] = rng.random(rollout.reward.shape)

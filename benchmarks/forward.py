@@ -20,6 +20,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roboloop.track.terminal import LiveLine
+
 if TYPE_CHECKING:
     from roboloop.core.types import EnvSpec
 
@@ -62,9 +64,10 @@ def spec_of(case: str) -> EnvSpec:
 
 def make_policy(case: str, spec: EnvSpec) -> Any:
     """Return a policy with its first weights."""
-    from roboloop.algos.config import MTSACConfig, PPOConfig, SACConfig
     from roboloop.algos.ppo import PPO
+    from roboloop.algos.ppo_config import PPOConfig
     from roboloop.algos.sac import SAC
+    from roboloop.algos.sac_config import MTSACConfig, SACConfig
 
     if case in HEAD_CASES:
         rows = 2 * HEAD_CASES[case]
@@ -135,8 +138,8 @@ def learning(case: str, updates: int, processes: int) -> dict[str, float]:
     """Time whole SAC updates, and say what a million transitions take."""
     import numpy as np
 
-    from roboloop.algos.config import SACConfig
     from roboloop.algos.sac import SAC
+    from roboloop.algos.sac_config import SACConfig
     from roboloop.core.types import Batch
     from roboloop.run.plan import replay_bytes
 
@@ -209,8 +212,15 @@ def main() -> None:
         found = acting(case, args.calls, args.warmup) if what == "act" else None
         print(json.dumps(found or learning(case, args.updates, args.processes)))
         return
-    act = {case: in_a_process("act", case, args) for case in args.only}
-    learn = {c: in_a_process("learn", c, args) for c in args.only if c in SAC_CASES and args.updates}
+    jobs = [("act", case) for case in args.only]
+    jobs += [("learn", case) for case in args.only if case in SAC_CASES and args.updates]
+    line = LiveLine()
+    act: dict[str, dict[str, dict[str, float]]] = {}
+    learn: dict[str, dict[str, float]] = {}
+    for done, (what, case) in enumerate(jobs):
+        line.show(f"{done}/{len(jobs)} cases, now {what} {case}")
+        (act if what == "act" else learn)[case] = in_a_process(what, case, args)
+    line.clear()
     show(
         ["acting on one row", "by", "p50 us", "p95", "p99", "max", "weights MB", "memory MB"],
         [

@@ -120,7 +120,7 @@ class Fuzz:
     """Makes cases one after another; each is told apart by its seed alone."""
 
     def __init__(self, field: Field) -> None:
-        from roboloop.core.config import flag_names
+        from roboloop.core.flags import flag_names
         from roboloop.run.config import Experiment
 
         self.field = field

@@ -98,7 +98,7 @@ class Campaign:
         life = self._begin(runs)
         if life.sleep(LIMIT_S) or life.code:
             life.clean_up()
-            raise Failure(f"the undisturbed run: exit code {life.code}: {life.said()[-600:]}")
+            raise Failure(f"the undisturbed run: exit code {life.code}: {life.messages()[-600:]}")
         found = remains(runs, self.row)
         shutil.rmtree(runs)
         return found
@@ -115,7 +115,7 @@ class Campaign:
             life = self._begin(runs)
             try:
                 killed = self._one_life(life, kinds, lived_s)
-                said = life.said()
+                said = life.messages()
                 if "Traceback (most recent call last)" in said:
                     raise Failure(f"traceback: {said[-1500:]}")
                 if not killed:
@@ -172,10 +172,10 @@ class Campaign:
 
     def _let_finish(self, life: Life, lost: list[int]) -> None:
         if life.sleep(LIMIT_S):
-            raise Failure(f"hangs: {life.said()[-600:]}")
+            raise Failure(f"hangs: {life.messages()[-600:]}")
         if life.code in (0, FINISHED):
             self.tally.went_on += len(lost)
-            said = life.said()
+            said = life.messages()
             self.tally.named += sum(bool(re.search(rf"\bpid {pid}\b", said)) for pid in lost)
 
     def _count(self, who: str) -> None:
@@ -186,7 +186,7 @@ class Campaign:
         for dataset in runs.rglob("dataset"):
             life = Life(["dataset", "verify", str(dataset)], self.root / "verify.log", runs)
             if life.sleep(LIMIT_S) or life.code:
-                raise Failure(f"dataset verify: exit code {life.code}: {life.said()[-400:]}")
+                raise Failure(f"dataset verify: exit code {life.code}: {life.messages()[-400:]}")
 
 
 def remains(runs: Path, row: Row) -> dict[str, Any]:
@@ -252,7 +252,7 @@ def must(root: Path, words: str) -> None:
     """Run a verb that has to work."""
     life = Life(words.split(), root / "prepare.log", root)
     if life.sleep(LIMIT_S) or life.code:
-        sys.exit(f"roboloop {words}: exit code {life.code}\n{life.said()[-2000:]}")
+        sys.exit(f"roboloop {words}: exit code {life.code}\n{life.messages()[-2000:]}")
 
 
 class Beside:

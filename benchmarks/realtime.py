@@ -50,7 +50,7 @@ class Training:
         from roboloop.core.config import override
         from roboloop.run.build import build, spec_of
         from roboloop.run.config import Experiment
-        from roboloop.sample.buffers import Shape
+        from roboloop.sample.buffers import RolloutShape
 
         at = {"at": "slack", "per_step": float("inf")} if is_inline else {}
         panda = {"driver": "process", "hz": hz, "episode_s": EPISODE_S}
@@ -71,7 +71,7 @@ class Training:
         self.store, self.algo, self.updates_due = parts.store, parts.algo, parts.updates_due
         self.updates, self.update_s = 0, 0.0
         rng = np.random.default_rng(0)
-        rollout = Shape(spec_of(cfg), REPLAY_STEPS, 1).allocate()
+        rollout = RolloutShape(spec_of(cfg), REPLAY_STEPS, 1).allocate()
         rollout.obs[:] = rng.standard_normal(rollout.obs.shape, dtype=np.float32)
         rollout.action[:] = rng.uniform(-1, 1, rollout.action.shape)
         rollout.reward[:] = rng.standard_normal(rollout.reward.shape)

@@ -62,7 +62,7 @@ class Loop:
             recorder.offer(rollout, self.step)
             for _ in updates_due(self.step, bool(rollout.episodes)):
                 algo.update(store.sample())
-            recorder.said()
+            recorder.messages()
         while recorder.timing().get("record/ring_use"):  # what the writer still has to do must not slow the next block
             time.sleep(0.01)
         return (self.step - begin) / spent_s
@@ -72,7 +72,7 @@ class Loop:
         self.parts.recorder.close()
         self.parts.sampler.close()
         self.parts.algo.close()
-        return self.parts.recorder.said()
+        return self.parts.recorder.messages()
 
 
 def measure(name: str, rounds: int, seconds: float) -> dict[str, Any]:

@@ -72,9 +72,9 @@ def record(env_id: str, steps: int, directory: Path) -> None:
 def make_ours(directory: Path, cache_bytes: int) -> Run:
     """Our windows, warm where there is a cache."""
     from roboloop.data.dataset import Dataset
-    from roboloop.data.windows import Windows
+    from roboloop.data.windows import WindowSampler
 
-    windows = Windows(Dataset.open(directory / "dataset"), WINDOW, BATCH, seed=0, cache_bytes=cache_bytes)
+    windows = WindowSampler(Dataset.open(directory / "dataset"), WINDOW, BATCH, seed=0, cache_bytes=cache_bytes)
     for _ in range(300 if cache_bytes else 2):
         windows.sample()
 

@@ -4,175 +4,18 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from roboloop import __version__
 from roboloop.core.errors import ConfigError, DiskError, UserError, WorkerLost, is_out_of_memory, nearest
 from roboloop.core.outlet import ended_quietly, go_on_unheard
+from roboloop.core.resolve import resolve
 from roboloop.core.text import printable
+from roboloop.core.verbs import LISTS, VERBS
 from roboloop.core.vouched import vouched
 
-Verb = Callable[[list[str]], int]
 BREAKS: dict[type[UserError], str] = {WorkerLost: "\n"}
 """Errors of more than one line: a lost process's own last words."""
-
-
-def _train(args: list[str]) -> int:
-    from roboloop.run.commands import train
-
-    return train(args)
-
-
-def _eval(args: list[str]) -> int:
-    from roboloop.run.commands import evaluate
-
-    return evaluate(args)
-
-
-def _runs(args: list[str]) -> int:
-    from roboloop.launch.watch import runs
-
-    return runs(args)
-
-
-def _sweep(args: list[str]) -> int:
-    from roboloop.launch.commands import sweep
-
-    return sweep(args)
-
-
-def _stop(args: list[str]) -> int:
-    from roboloop.launch.commands import stop
-
-    return stop(args)
-
-
-def _requeue(args: list[str]) -> int:
-    from roboloop.launch.commands import requeue
-
-    return requeue(args)
-
-
-def _tail(args: list[str]) -> int:
-    from roboloop.launch.commands import tail
-
-    return tail(args)
-
-
-def _dash(args: list[str]) -> int:
-    from roboloop.dash.command import dash
-
-    return dash(args)
-
-
-def _plot(args: list[str]) -> int:
-    from roboloop.track.commands import plot
-
-    return plot(args)
-
-
-def _report(args: list[str]) -> int:
-    from roboloop.run.report import report
-
-    return report(args)
-
-
-def _dataset(args: list[str]) -> int:
-    from roboloop.run.datasets import dataset
-
-    return dataset(args)
-
-
-def _record(args: list[str]) -> int:
-    from roboloop.run.record import record
-
-    return record(args)
-
-
-def _export(args: list[str]) -> int:
-    from roboloop.run.export import export
-
-    return export(args)
-
-
-def _predict(args: list[str]) -> int:
-    from roboloop.run.predict import prediction
-
-    return prediction(args)
-
-
-def _sysid(args: list[str]) -> int:
-    from roboloop.run.sysid import sysid
-
-    return sysid(args)
-
-
-def _rig(args: list[str]) -> int:
-    from roboloop.run.rig import rig
-
-    return rig(args)
-
-
-def _simgan(args: list[str]) -> int:
-    from roboloop.run.simgan import simgan
-
-    return simgan(args)
-
-
-def _recipes(args: list[str]) -> int:
-    from roboloop.run.recipes import show
-
-    return show(args)
-
-
-def _envs(args: list[str]) -> int:
-    from roboloop.run.match import envs
-
-    return envs(args)
-
-
-def _bench(args: list[str]) -> int:
-    from roboloop.run.commands import bench
-
-    return bench(args)
-
-
-def _doctor(args: list[str]) -> int:
-    from roboloop.run.doctor import doctor
-
-    return doctor(args)
-
-
-VERBS: dict[str, tuple[Verb, str]] = {
-    "train": (_train, "train a recipe or a config file; --resume RUN goes on, --fork RUN --at STEP branches off"),
-    "eval": (_eval, "evaluate a run's checkpoint on held-out goals, or a scripted expert"),
-    "runs": (_runs, "list runs with state, steps, success, speed, ETA, slot and memory; --watch goes on"),
-    "sweep": (_sweep, "train variants x seeds side by side; the same command goes on after any interruption"),
-    "stop": (_stop, "let runs or a whole sweep save and end"),
-    "requeue": (_requeue, "let runs of a sweep be started again that were stopped or failed"),
-    "tail": (_tail, "print what a run of a sweep said last"),
-    "dash": (_dash, "follow runs live in a browser: curves, evaluations, films, logs; stop them and go on"),
-    "plot": (_plot, "draw learning curves of one or more runs"),
-    "report": (_report, "write one page about many runs: curves, intervals, comparisons, settings, videos, origin"),
-    "record": (_record, "make a dataset by acting: a run's policy, a scripted expert, or random actions"),
-    "dataset": (_dataset, "look at, verify, repair, merge, filter, export or import recorded episodes"),
-    "export": (
-        _export,
-        "write a run's policy as ONNX with a contract, proved equal to ours, or frozen for an environment",
-    ),
-    "predict": (_predict, "say how true simulators are: how well they predict what was recorded elsewhere"),
-    "sysid": (_sysid, "find the constant parameters with which a simulator predicts recorded episodes best"),
-    "rig": (_rig, "be a simulated robot for other processes to train on, until Ctrl-C"),
-    "simgan": (_simgan, "learn the gap between a simulator and a target, train in the tuned simulator, compare"),
-    "recipes": (_recipes, "list the recipes, or print one"),
-    "envs": (_envs, "list environment ids; envs match ROBOT ENGINE... compares a robot in several engines"),
-    "bench": (_bench, "run a benchmark of benchmarks/"),
-    "doctor": (_doctor, "say what this machine can do and what is missing"),
-}
-
-
-LISTS = ("runs", "tail", "dash", "rig", "recipes", "envs", "bench", "doctor", "plot")
-"""Verbs that end when nobody reads what they print; all others do their work to its end."""
 
 
 def usage() -> str:
@@ -210,11 +53,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise ConfigError(f"unknown verb {args[0]!r}{nearest(args[0], VERBS)}")
         if argv is None and args[0] not in LISTS:
             go_on_unheard()
-        code = VERBS[args[0]][0](args[1:])
+        code: int = resolve(VERBS[args[0]][0])(args[1:])
         sys.stdout.flush()
         return code
     except UserError as error:
-        print(f"roboloop: {printable(error, keep=BREAKS.get(type(error), ''))}", file=sys.stderr)
+        print(f"roboloop: {printable(error.shown, keep=BREAKS.get(type(error), ''))}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:  # outside training, which stops cleanly by itself
         return 130

@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 
 venv=.venv
 stamp="$venv/.setup-done"
-wanted=$(cat pyproject.toml constraints.txt scripts/setup.sh | sha256sum | cut -d' ' -f1)
+wanted=$(cat pyproject.toml constraints.txt scripts/setup.sh examples/outside/pyproject.toml | sha256sum | cut -d' ' -f1)
 if [ -x "$venv/bin/roboloop" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
   exit 0
 fi
@@ -37,4 +37,6 @@ echo "setup: installing into $venv (one to three minutes the first time)"
 # torch first and pinned: a plain 'torch' may pull gigabytes of CUDA libraries
 "$venv/bin/pip" install -q --disable-pip-version-check -c constraints.txt torch==2.13.0 2>&1 | { grep -v WARNING || true; }
 "$venv/bin/pip" install -q --disable-pip-version-check -c constraints.txt -e '.[all,dev]' 2>&1 | { grep -v WARNING || true; }
+# a plug-in as a researcher would write one; the tests train with it
+"$venv/bin/pip" install -q --disable-pip-version-check -c constraints.txt --no-deps -e examples/outside 2>&1 | { grep -v WARNING || true; }
 echo "$wanted" > "$stamp"

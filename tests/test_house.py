@@ -75,3 +75,52 @@ def test_reading_and_launching_runs_needs_no_torch_and_no_simulator():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_of(path): path for path in FILES}
+
+
+def modules_imported(path: Path) -> set[str]:
+    """Return all modules of ours that a file imports anywhere, also inside functions."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            full = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in MODULES else node.module for name in full}
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return (found & set(MODULES)) - {module_of(path)}
+
+
+def test_no_module_imports_itself_through_others():
+    left = {name: modules_imported(path) for name, path in MODULES.items()}
+    while free := [name for name, needs in left.items() if not needs & set(left)]:
+        for name in free:
+            del left[name]
+    assert not left, "these import each other in a circle, or what does"
+
+
+def test_no_class_name_has_two_meanings():
+    places: dict[str, list[str]] = {}
+    for name, path in MODULES.items():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(name)
+    assert not {name: where for name, where in places.items() if len(where) > 1}
+
+
+def test_no_code_asks_which_algorithm_or_suite_a_config_is_of():
+    asked = re.compile(r"isinstance\([^)]*(Config|Settings)\b")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in FILES
+        if package_of(path) in ("run", "launch", "track", "dash", "cli")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if asked.search(line)
+    ]
+    assert not found

@@ -19,7 +19,7 @@ _LEAST_ENDS = 0.5
 """What stands for 'none so far' where a life is measured."""
 
 
-class Lives(NamedTuple):
+class EpisodeCounts(NamedTuple):
     """How many steps there are of each task, and with how many of them the world ended."""
 
     steps: Array
@@ -58,7 +58,7 @@ def after_the_end(reward: Tensor, gamma: float) -> Tensor:
     return reward * (gamma / (1.0 - gamma))
 
 
-def alive_offset(expert: Lives, policy: Lives) -> Array:
+def alive_offset(expert: EpisodeCounts, policy: EpisodeCounts) -> Array:
     """Return ln(life of the expert / life of the policy) of each task.
 
     Logits compare which share of a life is spent where; it takes the lengths of lives to compare how much. A mean life

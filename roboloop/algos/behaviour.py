@@ -52,9 +52,9 @@ class Behaviour:
         chosen = np.where(is_other, drawn, action)
         return np.where(self._is_choice, chosen, moved).astype(np.float32)
 
-    def feel(self, memory: Array, reward: Array) -> Array:
+    def observe_reward(self, memory: Array, reward: Array) -> Array:
         """Tell the policy, where it wants to know, what its last actions brought."""
-        return self._policy.feel(memory, reward) if isinstance(self._policy, RewardAware) else memory
+        return self._policy.observe_reward(memory, reward) if isinstance(self._policy, RewardAware) else memory
 
     def blueprint(self) -> dict[str, Any]:
         """Return what ``from_blueprint`` needs."""

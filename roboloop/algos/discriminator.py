@@ -17,7 +17,7 @@ from torch import Tensor
 
 from roboloop.algos import adversarial_losses as losses
 from roboloop.algos.adam import MAX_ADAM_STEP, FlatAdam
-from roboloop.algos.adversarial_losses import Lives
+from roboloop.algos.adversarial_losses import EpisodeCounts
 from roboloop.algos.discriminator_config import DiscriminatorConfig
 from roboloop.algos.policy import ActionScale, in_bounds
 from roboloop.core.errors import ConfigError
@@ -47,7 +47,7 @@ class Discriminator:
         self,
         cfg: DiscriminatorConfig,
         spec: EnvSpec,
-        experts: Lives,
+        experts: EpisodeCounts,
         gamma: float,
         seed: int,
         frame_stack: int = 1,
@@ -70,7 +70,7 @@ class Discriminator:
         self._adam = FlatAdam(self._flat, self._m, self._v, self._step, cfg.lr, weight_decay=cfg.weight_decay)
         self._norm, self._scale = RunningNorm(self._obs_dim), ActionScale(spec)
         self._rng = stream(seed, "discriminator-mix")
-        self._policy = Lives(np.zeros(1), np.zeros(1))
+        self._policy = EpisodeCounts(np.zeros(1), np.zeros(1))
         self.num_updates = 0
 
     def _views(self, flat: Tensor) -> Views:
@@ -97,7 +97,7 @@ class Discriminator:
 
     def _count(self, policy: Steps) -> None:
         steps, ends = np.array([len(policy.ended)]), np.array([policy.ended.sum()])
-        self._policy = Lives(FORGET * self._policy.steps + steps, FORGET * self._policy.ends + ends)
+        self._policy = EpisodeCounts(FORGET * self._policy.steps + steps, FORGET * self._policy.ends + ends)
 
     def _loss(
         self, weights: Views, policy: Tensor, experts: Tensor, policy_ended: Array, expert_ended: Array
@@ -207,7 +207,7 @@ class Discriminator:
         restore(self._views(self._v), state["adam"]["v"], "discriminator v")
         self._norm.load(state["norm"])
         set_rng_state(self._rng, state["rng"])
-        self._policy = Lives(*(np.array(count) for count in state["policy_lives"]))
+        self._policy = EpisodeCounts(*(np.array(count) for count in state["policy_lives"]))
         self.num_updates = int(state["num_updates"])
 
 

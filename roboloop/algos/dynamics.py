@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from roboloop.algos.adversarial_losses import Lives
+from pathlib import Path
+
+from roboloop.algos.adversarial_losses import EpisodeCounts
 from roboloop.algos.discriminator import Discriminator
 from roboloop.algos.dynamics_config import DynamicsConfig
 from roboloop.algos.gail import GAIL
 from roboloop.algos.ppo import PPO
+from roboloop.algos.spec import Setup
 from roboloop.algos.transition_windows import Identified, TransitionWitness, WindowShape
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import EnvSpec
@@ -23,7 +26,7 @@ def make_dynamics(
     check_target(shape, target)
     expert = ExpertConfig(cfg.target.directory, cfg.target.episodes, 1, cfg.target.held_out, end_share=0.0)
     experts = ExpertBuffer([target], expert, seed, shape.read)
-    lives = Lives(experts.num_steps, experts.num_ends)
+    lives = EpisodeCounts(experts.num_steps, experts.num_ends)
     discriminator = Discriminator(cfg.discriminator, shape.spec, lives, cfg.ppo.gamma, seed)
     witness = TransitionWitness(shape, Identified(shape.state_dim, shape.action_dim), num_envs)
     return GAIL(cfg, PPO(cfg.ppo, spec, 1, num_envs, seed, device), discriminator, experts, seed, witness)
@@ -50,3 +53,9 @@ def check_target(shape: WindowShape, target: Dataset) -> None:
     if not spec.is_continuous or spec.action_dim != shape.action_dim:
         raise ConfigError(f"the dataset {target.directory} has actions of {spec.action_dim} numbers, the robot "
                           f"{shape.action_dim}")  # fmt: skip
+
+
+def make(setup: Setup) -> GAIL:
+    """Return the algorithm for a run."""
+    target = Dataset.open(Path(setup.config.target.directory))
+    return make_dynamics(setup.config, setup.spec, target, setup.num_envs, setup.seed, setup.device)

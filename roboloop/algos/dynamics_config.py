@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
-from roboloop.algos.config import PPOConfig
 from roboloop.algos.discriminator_config import DiscriminatorConfig
 from roboloop.algos.limits import at_least_one, not_negative
+from roboloop.algos.ppo_config import PPOConfig, check_split, ppo_of
+from roboloop.algos.spec import AlgorithmSpec
 from roboloop.core.errors import ConfigError
 
 Padding = Literal["repeat", "mask"]
@@ -103,3 +104,18 @@ class DynamicsConfig:
             raise ConfigError(
                 "with algo 'dynamics' leave discriminator.use_action off: windows hold the robot's actions"
             )
+
+
+def _check_lags(experiment: Any) -> None:
+    """Refuse rollouts that do not hold all environments in order where windows reach back."""
+    check_split(experiment)
+    env, sample, batch = experiment.env, experiment.sample, experiment.rollout.batch_envs
+    in_each = env.num_envs // (sample.groups if sample.free_running else 1)
+    if experiment.algo.max_lag and not in_each == (batch or env.num_envs) == env.num_envs:
+        raise ConfigError("windows with lags look back on the rollout before: they need all envs in each, in order")
+
+
+SPEC = AlgorithmSpec(
+    "dynamics", DynamicsConfig, "rollouts", "roboloop.algos.dynamics:make", "roboloop.algos.ppo:load_policy",
+    frame_stack=False, rollout=ppo_of, check=_check_lags,
+)  # fmt: skip

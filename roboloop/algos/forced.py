@@ -12,7 +12,7 @@ from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, Decision, PortablePolicy
 
 
-class Forced(WithoutWeights):
+class PolicySequence(WithoutWeights):
     """Policies without weights or memory of their own; the last one acts until the episode ends."""
 
     memory_size = 1  # steps of the episode so far
@@ -43,6 +43,6 @@ class Forced(WithoutWeights):
         return {"kind": kind_of(self), "policies": policies, "steps": self._steps}
 
     @classmethod
-    def from_blueprint(cls, data: dict[str, Any]) -> Forced:
+    def from_blueprint(cls, data: dict[str, Any]) -> PolicySequence:
         """Build the same policy anew."""
         return cls([build_policy(policy) for policy in data["policies"]], data["steps"])

@@ -13,8 +13,8 @@ from roboloop.algos.ppo_policy import PPOModel, PPOPolicy
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, PortablePolicy
 from roboloop.envs.frozen import FrozenPolicy, Layers
+from roboloop.nets.actions import LOG_STD_MAX, LOG_STD_MIN
 from roboloop.nets.flat import Views
-from roboloop.nets.heads import LOG_STD_MAX, LOG_STD_MIN
 from roboloop.nets.layers import as_in_out
 from roboloop.nets.normalize import CLIP
 

@@ -7,11 +7,13 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from roboloop.algos.adversarial_losses import Lives
+from roboloop.algos.adversarial_losses import EpisodeCounts
+from roboloop.algos.demonstrations import demonstrations
 from roboloop.algos.discriminator import Discriminator, Steps
 from roboloop.algos.dynamics_config import DynamicsConfig
 from roboloop.algos.gail_config import GAILConfig
 from roboloop.algos.ppo import PPO, PPOPolicy
+from roboloop.algos.spec import Setup
 from roboloop.algos.teachers import steps_of
 from roboloop.core.errors import ConfigError
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
@@ -19,17 +21,17 @@ from roboloop.core.types import Array, EnvSpec, Metrics, Rollout, State, Statefu
 from roboloop.data.experts import ExpertBuffer
 
 
-class Seen(NamedTuple):
+class DiscriminatorFeatures(NamedTuple):
     """What a discriminator sees of a rollout ``[T, B]``: a row for each step, ``[T * B, ...]``."""
 
     steps: Steps
     is_valid: Array  # rows that are learned from and paid; others are worth nothing, not even for living on
 
 
-class Witness(Stateful, Protocol):
+class DiscriminatorInput(Stateful, Protocol):
     """Says what a discriminator sees of rollouts; the experts' steps are drawn in the same form."""
 
-    def look(self, rollout: Rollout) -> Seen:
+    def look(self, rollout: Rollout) -> DiscriminatorFeatures:
         """Return copies of what is seen of the steps of a rollout; it may remember what the next one needs."""
         ...
 
@@ -44,7 +46,7 @@ class GAIL:
         discriminator: Discriminator,
         experts: ExpertBuffer,
         seed: int,
-        witness: Witness | None = None,
+        witness: DiscriminatorInput | None = None,
     ) -> None:
         self.cfg, self._rl, self._discriminator, self._experts = cfg, rl, discriminator, experts
         self._witness = SingleSteps() if witness is None else witness
@@ -113,9 +115,9 @@ class GAIL:
         set_rng_state(self._rng, state["row_rng"])
         self.num_updates = self._rl.num_updates
 
-    def said(self) -> list[str]:
+    def messages(self) -> list[str]:
         """Return what happened to helper processes, one line each."""
-        return self._rl.said()
+        return self._rl.messages()
 
     def close(self) -> None:
         """Stop PPO's helper processes."""
@@ -125,9 +127,9 @@ class GAIL:
 class SingleSteps:
     """Observation and action of each step by itself."""
 
-    def look(self, rollout: Rollout) -> Seen:
+    def look(self, rollout: Rollout) -> DiscriminatorFeatures:
         """Return all steps."""
-        return Seen(taken_steps(rollout), np.ones(rollout.num_steps, bool))
+        return DiscriminatorFeatures(taken_steps(rollout), np.ones(rollout.num_steps, bool))
 
     def state(self) -> State:
         """Return nothing."""
@@ -153,5 +155,11 @@ def make_gail(
     if spec.obs_dtype.names is not None:
         raise ConfigError(f"gail compares plain observations, not the fields {', '.join(spec.obs_dtype.names)}")
     rl = PPO(cfg.ppo, spec, 1, num_envs, seed, device)
-    lives = Lives(experts.num_steps, experts.num_ends)
+    lives = EpisodeCounts(experts.num_steps, experts.num_ends)
     return GAIL(cfg, rl, Discriminator(cfg.discriminator, spec, lives, cfg.ppo.gamma, seed), experts, seed)
+
+
+def make(setup: Setup) -> GAIL:
+    """Return the algorithm for a run, with the demonstrations that its config names."""
+    experts = demonstrations(setup.config.expert, setup)
+    return make_gail(setup.config, setup.spec, experts, setup.num_envs, setup.seed, setup.device)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from roboloop.algos.config import PPOConfig
 from roboloop.algos.discriminator_config import DiscriminatorConfig
 from roboloop.algos.limits import at_least_one
+from roboloop.algos.ppo_config import PPOConfig, check_split, ppo_of
+from roboloop.algos.spec import AlgorithmSpec
 from roboloop.core.errors import ConfigError
 from roboloop.data.config import ExpertConfig
 
@@ -46,3 +47,9 @@ class GAILConfig:
             raise ConfigError(
                 f"gail needs algo.ppo.gamma between 0 and 1, not {self.ppo.gamma}: an end is paid for ever"
             )
+
+
+SPEC = AlgorithmSpec(
+    "gail", GAILConfig, "rollouts", "roboloop.algos.gail:make", "roboloop.algos.ppo:load_policy", frame_stack=False,
+    rollout=ppo_of, check=check_split,
+)  # fmt: skip

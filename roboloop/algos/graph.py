@@ -13,7 +13,7 @@ from roboloop.core.types import EnvSpec, PortablePolicy, State
 from roboloop.nets import graph as draw
 from roboloop.nets.conv import ConvSpec
 from roboloop.nets.flat import under
-from roboloop.nets.graph import Graph, Seen, Value
+from roboloop.nets.graph import Graph, GraphInputs, Value
 from roboloop.nets.mlp import MLPSpec
 from roboloop.nets.sight import Sight, pixel_norm
 from roboloop.nets.stepwise import StepwiseSpec
@@ -86,7 +86,9 @@ def _imitation(graph: Graph, policy: ImitationPolicy, spec: EnvSpec) -> Value:
     return draw.chosen(graph, _choices(spec), outputs, seen.mask, squash=True)
 
 
-def _encoded(graph: Graph, seen: Seen, convs: tuple[ConvSpec, ...], state: State) -> tuple[Value | None, list[Value]]:
+def _encoded(
+    graph: Graph, seen: GraphInputs, convs: tuple[ConvSpec, ...], state: State
+) -> tuple[Value | None, list[Value]]:
     """Return the vector, normalised, and the features of each picture."""
     net, norms = state["net"], state["norms"]
     vector = None if seen.vector is None else draw.scaled(graph, seen.vector, norms["vector_norm"].numpy())

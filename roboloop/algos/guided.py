@@ -11,14 +11,14 @@ from collections.abc import Callable
 
 import numpy as np
 
-from roboloop.algos.adversarial_losses import Lives
+from roboloop.algos.adversarial_losses import EpisodeCounts
 from roboloop.algos.discriminator import Discriminator
 from roboloop.algos.guided_config import AdversarialSettings, ExampleSettings, GuidedSettings, IntentionSettings
 from roboloop.algos.intention_policy import IntentionPolicy, as_set, showing_task
 from roboloop.algos.objectives import NO_EXAMPLES, ExampleTerms
 from roboloop.algos.policy import ActorPolicy
 from roboloop.algos.sac import SAC, refuse_what_only_ppo_takes
-from roboloop.algos.teachers import Examples, Formula, Formulas, Judge, Payer, Teacher
+from roboloop.algos.teachers import DiscriminatorReward, EnvReward, ExampleReward, Formula, Payer, Teacher
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, Batch, BatchSpec, EnvSpec, Metrics, Rollout, State
 from roboloop.data.experts import ExpertBuffer
@@ -47,7 +47,7 @@ class GuidedPlay:
         lesson, metrics = self._teacher.lesson(batch)
         self._rl.progress = self.progress
         learned = self._rl.update(self._rows(lesson), self._teacher.value_caps)
-        self._teacher.hear(learned)
+        self._teacher.on_episode_end(learned)
         self.num_updates = self._rl.num_updates
         return {**learned, **metrics}
 
@@ -63,7 +63,7 @@ class GuidedPlay:
             lesson = lesson._replace(obs=shown(lesson.obs), next_obs=shown(lesson.next_obs))
         return Batch(*(column.reshape(num_tasks * n, *column.shape[2:]) for column in lesson))
 
-    def hear(self, rollout: Rollout, newest: Newest) -> list[Metrics]:
+    def on_episode_end(self, rollout: Rollout, newest: Newest) -> list[Metrics]:
         """Tell a scheduler that learns what was chosen in episodes that ended, and what it brought the main task.
 
         Returned are the shares of each episode in which each task acted.
@@ -97,9 +97,9 @@ class GuidedPlay:
             self.policy.scheduler.load(state["scheduler"])
         self.num_updates = self._rl.num_updates
 
-    def said(self) -> list[str]:
+    def messages(self) -> list[str]:
         """Return what happened to helper processes, one line each."""
-        return self._rl.said()
+        return self._rl.messages()
 
     def close(self) -> None:
         """Stop SAC's helper processes."""
@@ -135,10 +135,10 @@ def make_teacher(
 ) -> Teacher:
     """Return who teaches."""
     if not isinstance(told_by, ExpertBuffer):
-        return Formulas(tasks, told_by, cfg.batch_size)
+        return EnvReward(tasks, told_by, cfg.batch_size)
     if isinstance(cfg, ExampleSettings):
-        return Examples(cfg, tasks, told_by, seed)
+        return ExampleReward(cfg, tasks, told_by, seed)
     assert isinstance(cfg, AdversarialSettings)
-    lives = Lives(told_by.num_steps, told_by.num_ends)
+    lives = EpisodeCounts(told_by.num_steps, told_by.num_ends)
     judge = Discriminator(cfg.discriminator, spec, lives, cfg.sac.gamma, seed, tasks=tasks)
-    return Judge(cfg, tasks, judge, told_by)
+    return DiscriminatorReward(cfg, tasks, judge, told_by)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from roboloop.algos.config import MTSACConfig, SACConfig, SACSettings
 from roboloop.algos.discriminator_config import DiscriminatorConfig
 from roboloop.algos.limits import not_negative, within_one
+from roboloop.algos.sac_config import MTSACConfig, SACConfig, SACSettings
 from roboloop.algos.schedulers import ScheduleConfig, WeightedSchedule, check_schedule
+from roboloop.algos.spec import AlgorithmSpec
 from roboloop.core.errors import ConfigError
 from roboloop.core.tasks import task_index
 from roboloop.data.config import ExpertConfig
@@ -34,6 +35,16 @@ class GuidedSettings:
     def processes(self) -> int:
         """Processes that compute shards."""
         return self.sac.processes
+
+    @property
+    def imitates(self) -> bool:
+        """Whether there are demonstrations."""
+        return True
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether whole episodes are looked back on when they end."""
+        return False
 
     def tasks_of(self, names: Sequence[str]) -> tuple[str, ...]:
         """Return which of an environment's tasks are learned: the main one."""
@@ -62,11 +73,6 @@ class AdversarialSettings(GuidedSettings):
     """Share of experts' transitions in the batches that actor and critics learn from, at the start."""
     expert_decay: float = 0.99999
     """Factor of that share per update."""
-
-    @property
-    def imitates(self) -> bool:
-        """Whether there is an expert."""
-        return True
 
     def check(self) -> None:
         """Raise ConfigError where values are impossible or contradict each other."""
@@ -97,6 +103,11 @@ class IntentionSettings(GuidedSettings):
     """Which of the environment's tasks are learned, the main one among them; empty = all."""
     schedule: ScheduleConfig = field(default_factory=WeightedSchedule)
     """Which of them acts when."""
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether whole episodes are looked back on when they end."""
+        return self.schedule.name == "learned"
 
     def tasks_of(self, names: Sequence[str]) -> tuple[str, ...]:
         """Return which of an environment's tasks are learned, the main one first."""
@@ -213,3 +224,26 @@ class RCEConfig(ExampleSettings):
         super().check()
         if self.penalty:
             raise ConfigError("penalty is for values, and rce learns probabilities: leave it at 0")
+
+
+def _check_schedule(experiment: Any) -> None:
+    """Refuse samplers that tell of episodes too late for a learned schedule."""
+    sample = experiment.sample
+    if experiment.algo.looks_back and (sample.workers or sample.real_time != "off" or sample.steps != 1):
+        raise ConfigError("schedule 'learned' is told of each episode as it ends: leave sample.workers, steps and "
+                          "real_time alone")  # fmt: skip
+
+
+def _guided(name: str, config: type[GuidedSettings], load_policy: str) -> AlgorithmSpec:
+    return AlgorithmSpec(
+        name, config, "replay", "roboloop.algos.guided_setup:make", load_policy, frame_stack=False, task_sets=False,
+        check=_check_schedule,
+    )  # fmt: skip
+
+
+_INTENTIONS = "roboloop.algos.guided_setup:load_intentions"
+DAC = _guided("dac", DACConfig, "roboloop.algos.sac:load_policy")
+LFGP = _guided("lfgp", LfGPConfig, _INTENTIONS)
+VPACE = _guided("vpace", VPACEConfig, _INTENTIONS)
+SQIL = _guided("sqil", SQILConfig, _INTENTIONS)
+RCE = _guided("rce", RCEConfig, _INTENTIONS)

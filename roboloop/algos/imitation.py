@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from roboloop.algos.adam import MAX_ADAM_STEP
-from roboloop.algos.config import BCConfig, check_task_rows
+from roboloop.algos.imitation_config import BCConfig, DTConfig
 from roboloop.algos.imitation_policy import (
     DataScale,
     ImitationModel,
@@ -15,16 +15,17 @@ from roboloop.algos.imitation_policy import (
     return_scale_of,
 )
 from roboloop.algos.imitation_shard import SEED_WORDS, ImitationShape, ImitationShard
+from roboloop.algos.limits import check_task_rows
 from roboloop.algos.policy import ActionScale, in_bounds
 from roboloop.algos.shards import ShardPool
 from roboloop.algos.staging import Staging
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
-from roboloop.core.types import Array, Metrics, State, WindowBatch
+from roboloop.core.types import Array, EnvSpec, Metrics, State, WindowBatch
 from roboloop.nets.flat import clone, restore
 from roboloop.nets.observations import action_mask
 
-__all__ = ["DataScale", "Imitation", "ImitationPolicy", "return_scale_of"]
+__all__ = ["DataScale", "Imitation", "ImitationPolicy", "behaviour_cloning", "decision_transformer", "return_scale_of"]
 
 
 class Imitation:
@@ -139,9 +140,9 @@ class Imitation:
         """Wait for the helper processes; for benchmarks, since training starts without them."""
         self._pool.wait_until_ready()
 
-    def said(self) -> list[str]:
+    def messages(self) -> list[str]:
         """Return what happened to helper processes, one line each."""
-        return self._pool.said()
+        return self._pool.messages()
 
     def close(self) -> None:
         """Stop the helper processes and release their memory."""
@@ -155,3 +156,15 @@ def zeroed(rows: Array, padded: Array) -> Array:
     rows = rows.copy()
     rows[padded] = 0
     return rows
+
+
+def behaviour_cloning(cfg: BCConfig, spec: EnvSpec, scale: DataScale, seed: int, device: str = "cpu") -> Imitation:
+    """Return the Algorithm; it learns from all valid steps of its windows, and returns mean nothing to it."""
+    return Imitation(ImitationModel(cfg, spec), scale, 0.0, seed, device)
+
+
+def decision_transformer(
+    cfg: DTConfig, spec: EnvSpec, scale: DataScale, target: float, seed: int, device: str = "cpu"
+) -> Imitation:
+    """Return the Algorithm; its policy is told to reach the return ``target``, in raw reward."""
+    return Imitation(ImitationModel(cfg, spec), scale, target, seed, device)

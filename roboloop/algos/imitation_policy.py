@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roboloop.algos.config import BCConfig, DTConfig
 from roboloop.algos.flat_policy import FlatPolicy
+from roboloop.algos.imitation_config import BCConfig, DTConfig
+from roboloop.algos.spec import Setup
 from roboloop.core.config import override, to_dict
 from roboloop.core.errors import DataError, nearest
 from roboloop.core.state import spec_from_data, spec_to_data
-from roboloop.core.types import Array, Decision, EnvSpec
+from roboloop.core.types import Array, Decision, EnvSpec, State
 from roboloop.nets.conv import ConvSpec
 from roboloop.nets.flat import Layout, Views
 from roboloop.nets.mlp import MLPSpec
@@ -182,7 +183,7 @@ class ImitationPolicy(FlatPolicy[ImitationModel]):
         self._actor.note_action(after, head.encode(unit).cpu().numpy())
         return Decision(self._scale.to_env(unit.cpu().numpy()), after)
 
-    def feel(self, memory: Array, reward: Array) -> Array:
+    def observe_reward(self, memory: Array, reward: Array) -> Array:
         """Take note of the raw rewards ``[B]`` of the actions: less return is then to go."""
         return self._actor.note_reward(memory, reward)
 
@@ -225,3 +226,10 @@ def config_of(data: dict[str, Any]) -> DTConfig | BCConfig:
 def pixel_norms(views: Views) -> list[Tensor]:
     """Return the shift and scale of each picture's pixels, in order."""
     return [view for name, view in views.items() if name.startswith("pixel_norm")]
+
+
+def load_policy(setup: Setup, state: State) -> ImitationPolicy:
+    """Return the policy of a saved state."""
+    policy = ImitationPolicy.from_state(state["policy"], setup.spec)
+    policy.version = int(state["num_updates"])
+    return policy

@@ -12,7 +12,7 @@ from torch import Tensor
 from roboloop.algos.gradient_step import GradientStep
 from roboloop.algos.imitation_policy import ImitationModel, pixel_norms
 from roboloop.nets.flat import ALIGN, BYTES, Layout, Views, bytes_of
-from roboloop.nets.windows import StateEncoder, Windows
+from roboloop.nets.windows import StateEncoder, WindowInputs
 
 SEED_WORDS = 4
 
@@ -118,12 +118,12 @@ class ImitationShard:
             self._encoder.backward(d_features)
         self._metrics[: len(head.metrics)] = torch.stack([fit.metrics[name] for name in head.metrics])
 
-    def _windows(self, action: Tensor) -> Windows:
+    def _windows(self, action: Tensor) -> WindowInputs:
         mem, rows = self._mem, self._own_rows
         pictures = [mem[f"picture{i}"][rows] for i in range(len(self._model.state.convs))]
         state = self._encoder.forward(mem["vector"][rows], pictures)
         valid = mem["valid"][rows].view(-1, self._cfg.context)
-        return Windows(state, self._model.head.encode(action), mem["return_to_go"][rows], mem["t"][rows], valid)
+        return WindowInputs(state, self._model.head.encode(action), mem["return_to_go"][rows], mem["t"][rows], valid)
 
     def sum_gradients(self) -> None:
         """Sum this stretch of all gradients."""

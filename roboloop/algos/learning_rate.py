@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from roboloop.algos.config import PPOConfig
+from roboloop.algos.ppo_config import PPOConfig
 from roboloop.core.types import State
 
 KL_FACTOR = 1.5

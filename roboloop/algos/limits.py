@@ -53,3 +53,18 @@ def has_layers(config: Any, name: str) -> None:
         raise ConfigError(
             f"{name} may have {MOST_LAYERS} layers of {MOST_UNITS} units, not {len(sizes)} of {max(sizes)}"
         )
+
+
+def check_task_rows(config: Any, num_tasks: int) -> None:
+    """Refuse batches that do not fall into as many rows of each task in every shard."""
+    if config.batch_size % (num_tasks * config.shards):
+        parts = f"{num_tasks} tasks x {config.shards} shards"
+        raise ConfigError(f"batch_size {config.batch_size} does not split into {parts} of equal size")
+
+
+def check_convs(config: Any) -> None:
+    """Refuse convolutions that are not equally many everywhere."""
+    for name in ("conv_channels", "conv_kernels", "conv_strides"):
+        has_layers(config, name)
+    if not len(config.conv_channels) == len(config.conv_kernels) == len(config.conv_strides):
+        raise ConfigError("conv_channels, conv_kernels and conv_strides must be equally long")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from roboloop.algos.config import MTSACConfig, SACSettings, check_task_rows
+from roboloop.algos.limits import check_task_rows
+from roboloop.algos.sac_config import MTSACConfig, SACSettings
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, EnvSpec, State
 from roboloop.nets.normalize import RunningNorm

@@ -11,9 +11,10 @@ from typing import Protocol
 
 from roboloop.algos.pick_config import PickConfig
 from roboloop.algos.pick_policy import Habit, JointPolicy, PickPolicy
-from roboloop.algos.picks import PICKS, Picks, at
+from roboloop.algos.picks import PICKS, PickLayout, at
 from roboloop.algos.policy import ActorPolicy
 from roboloop.algos.sac import SAC
+from roboloop.algos.spec import Setup
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
 from roboloop.core.types import Batch, BatchSpec, EnvSpec, Metrics, State, Stateful
 from roboloop.nets.actors import ActorKind
@@ -22,7 +23,7 @@ from roboloop.nets.flat import Layout, restore
 AnyPickPolicy = PickPolicy | JointPolicy
 
 
-class View(Stateful, Protocol):
+class PickView(Stateful, Protocol):
     """How a batch looks to the actor-critic that learns from it."""
 
     def __call__(self, batch: Batch) -> Batch:
@@ -37,7 +38,7 @@ class Placing:
     y = r + gamma E_{p' ~ U(picks of o')} [min Q'(o' + p', d') - alpha log pi(d' | o' + p')].
     """
 
-    def __init__(self, picks: Picks, copies: int, seed: int) -> None:
+    def __init__(self, picks: PickLayout, copies: int, seed: int) -> None:
         self._picks, self._copies = picks, copies
         self._rng = stream(seed, "next-pick")
 
@@ -63,7 +64,7 @@ class Placing:
 class Unaided:
     """All columns are the actor's, and it does not see what it could pick."""
 
-    def __init__(self, picks: Picks) -> None:
+    def __init__(self, picks: PickLayout) -> None:
         self._picks = picks
 
     def __call__(self, batch: Batch) -> Batch:
@@ -81,7 +82,7 @@ class Unaided:
 class PickAndPlace:
     """The Algorithm: ``update`` shows a batch to SAC as its view has it."""
 
-    def __init__(self, rl: SAC, view: View, policy: AnyPickPolicy) -> None:
+    def __init__(self, rl: SAC, view: PickView, policy: AnyPickPolicy) -> None:
         self._rl, self._view, self.policy = rl, view, policy
         self.num_updates = 0
         self.progress = 0.0
@@ -108,9 +109,9 @@ class PickAndPlace:
         self._view.load(state["view"])
         self.num_updates = self._rl.num_updates
 
-    def said(self) -> list[str]:
+    def messages(self) -> list[str]:
         """Return what happened to helper processes, one line each."""
-        return self._rl.said()
+        return self._rl.messages()
 
     def close(self) -> None:
         """Stop SAC's helper processes."""
@@ -129,13 +130,13 @@ def habit_of(cfg: PickConfig) -> Habit:
     )
 
 
-def actor_kind(cfg: PickConfig, picks: Picks) -> ActorKind:
+def actor_kind(cfg: PickConfig, picks: PickLayout) -> ActorKind:
     """Return what kind of actor picks and places by itself."""
     in_turn = cfg.pick == "autoregressive"
     return ActorKind(picks.dim, picks.is_choice, in_turn, cfg.choice_temperature)
 
 
-def target_entropy(cfg: PickConfig, picks: Picks, spec: EnvSpec) -> float | None:
+def target_entropy(cfg: PickConfig, picks: PickLayout, spec: EnvSpec) -> float | None:
     """Return the entropy that such an actor is held at; a choice has half of what it can have at most."""
     if cfg.sac.target_entropy is not None or not picks.is_choice:
         return cfg.sac.target_entropy
@@ -144,7 +145,7 @@ def target_entropy(cfg: PickConfig, picks: Picks, spec: EnvSpec) -> float | None
 
 def make_pick(cfg: PickConfig, spec: EnvSpec, seed: int, device: str = "cpu") -> PickAndPlace:
     """Return the algorithm of a config."""
-    picks = Picks.of(spec)
+    picks = PickLayout.of(spec)
     if cfg.places_only:
         rl = SAC(cfg.sac, picks.placing(spec, cfg.pick_copies), 1, seed, device)
         policy = PickPolicy(rl.policy, spec, habit_of(cfg), rl.critic_weights)
@@ -157,7 +158,7 @@ def make_pick(cfg: PickConfig, spec: EnvSpec, seed: int, device: str = "cpu") ->
 
 def policy_of_picks(cfg: PickConfig, spec: EnvSpec, state: State) -> AnyPickPolicy:
     """Return the policy of a saved state of the algorithm."""
-    picks = Picks.of(spec)
+    picks = PickLayout.of(spec)
     inner = picks.placing(spec, cfg.pick_copies) if cfg.places_only else picks.unaided(spec)
     actor = ActorPolicy.from_state(state["policy"], inner)
     actor.version = int(state["num_updates"])
@@ -167,3 +168,13 @@ def policy_of_picks(cfg: PickConfig, spec: EnvSpec, state: State) -> AnyPickPoli
     critics = layout.views(layout.zeros())
     restore(critics, state["critics"], "critics")
     return PickPolicy(actor, spec, habit_of(cfg), critics)
+
+
+def make(setup: Setup) -> PickAndPlace:
+    """Return the algorithm for a run."""
+    return make_pick(setup.config, setup.spec, setup.seed, setup.device)
+
+
+def load_policy(setup: Setup, state: State) -> AnyPickPolicy:
+    """Return the policy of a saved state."""
+    return policy_of_picks(setup.config, setup.spec, state)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from roboloop.algos.config import SACConfig
 from roboloop.algos.limits import above_zero, at_least_one, within_one
+from roboloop.algos.sac_config import SACConfig
+from roboloop.algos.spec import AlgorithmSpec
 
 
 @dataclass(frozen=True)
@@ -53,3 +54,9 @@ class PickConfig:
         within_one(self, "top_fraction", "training_top_fraction")
         at_least_one(self, "pick_copies")
         above_zero(self, "choice_temperature")
+
+
+SPEC = AlgorithmSpec(
+    "pick", PickConfig, "replay", "roboloop.algos.pick:make", "roboloop.algos.pick:load_policy",
+    warmup="roboloop.algos.pick_policy:RandomPicks", frame_stack=False, task_sets=False,
+)  # fmt: skip

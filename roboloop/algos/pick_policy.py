@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from roboloop.algos.picks import PICKS, Picks, at
+from roboloop.algos.picks import PICKS, PickLayout, at
 from roboloop.algos.policy import ActionScale, ActorPolicy, ActsThrough, squashed
 from roboloop.core.blueprint import WithoutWeights, kind_of
 from roboloop.core.state import spec_from_data, spec_to_data
@@ -45,7 +45,7 @@ class Hand(Protocol):
 class Uniform:
     """Draws candidates evenly, and has the actor place them."""
 
-    def __init__(self, actor: ActorPolicy, picks: Picks, placing: EnvSpec, copies: int) -> None:
+    def __init__(self, actor: ActorPolicy, picks: PickLayout, placing: EnvSpec, copies: int) -> None:
         self._actor, self._picks, self._copies = actor, picks, copies
         self._scale = ActionScale(placing)
 
@@ -62,23 +62,23 @@ def drawn_evenly(obs: Array, rng: np.random.Generator) -> Array:
     return rng.integers(obs[PICKS].shape[1], size=len(obs))
 
 
-class Judged(NamedTuple):
+class CandidateValues(NamedTuple):
     """What is thought of all candidates."""
 
     values: Array  # [N, K]: min_i Q_i(o + p, tanh mean(o + p))
     outputs: Array  # [N, K, 2D]: the actor's mean and log std
 
 
-class Judge:
+class CandidateCritic:
     """Says what placing each candidate is worth. A picture is looked at once, however many candidates it has."""
 
-    def __init__(self, critics: Views, actor: ActorPolicy, picks: Picks, copies: int) -> None:
+    def __init__(self, critics: Views, actor: ActorPolicy, picks: PickLayout, copies: int) -> None:
         self._critics, self._actor, self._picks, self._copies = critics, actor, picks, copies
         self._size = 1 + max(int(name.split(".")[0]) for name in critics if name[0].isdigit())
         self._rows = 0
 
-    def __call__(self, obs: Array) -> Judged:
-        """Judge all candidates of observations ``[N]``."""
+    def __call__(self, obs: Array) -> CandidateValues:
+        """Rate all candidates of observations ``[N]``."""
         rows, num, actor = len(obs), self._picks.num, self._actor
         if rows != self._rows:
             self._build(rows)
@@ -93,7 +93,7 @@ class Judge:
         # the critics know squashed actions only: at the mean itself they would be asked what they never learned
         own = torch.cat((picked, outputs[:, : outputs.shape[1] // 2].tanh()), 1)
         values = torch.cat([head.forward_shared(for_critics, own) for head in self._heads], 1).amin(1)
-        return Judged(values.numpy().reshape(rows, num), outputs.numpy().reshape(rows, num, -1))
+        return CandidateValues(values.numpy().reshape(rows, num), outputs.numpy().reshape(rows, num, -1))
 
     def _build(self, rows: int) -> None:
         scratch, weights, sees = Scratch(), self._actor.weights, self._actor.sight is not None
@@ -114,7 +114,7 @@ class Judge:
 class Best:
     """Chooses what is worth most, or draws among the best few."""
 
-    def __init__(self, judge: Judge, fraction: float) -> None:
+    def __init__(self, judge: CandidateCritic, fraction: float) -> None:
         self.judge, self._fraction = judge, fraction
 
     def decide(self, obs: Array, explore: bool, rng: np.random.Generator) -> tuple[Array, Array]:
@@ -142,7 +142,7 @@ class PickPolicy(ActsThrough):
     def __init__(self, actor: ActorPolicy, spec: EnvSpec, habit: Habit, critics: Views | None = None) -> None:
         """Act in an environment of this spec; critics are needed to choose the best."""
         self.actor, self._spec, self._habit = actor, spec, habit
-        picks = Picks.of(spec)
+        picks = PickLayout.of(spec)
         placing = picks.placing(spec, habit.copies)
         self._scale = ActionScale(placing)
         self._critics = critics if habit.best or habit.best_exploring else None
@@ -151,7 +151,7 @@ class PickPolicy(ActsThrough):
         self._calm: Hand = uniform
         self._exploring: Hand = uniform
         if self._critics is not None:
-            judge = Judge(self._critics, actor, picks, habit.copies)
+            judge = CandidateCritic(self._critics, actor, picks, habit.copies)
             self._calm = Best(judge, habit.fraction) if habit.best else uniform
             self._exploring = Best(judge, habit.fraction_exploring) if habit.best_exploring else uniform
 
@@ -200,7 +200,7 @@ class JointPolicy(ActsThrough):
     memory_size = 0
 
     def __init__(self, actor: ActorPolicy, spec: EnvSpec) -> None:
-        self.actor, self._spec, self._picks = actor, spec, Picks.of(spec)
+        self.actor, self._spec, self._picks = actor, spec, PickLayout.of(spec)
 
     def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
         """Return the actor's actions."""
@@ -220,7 +220,7 @@ class RandomPicks(WithoutWeights):
     """Any candidate, moved anywhere: for warm-up, since a place drawn evenly is mostly a miss."""
 
     def __init__(self, spec: EnvSpec) -> None:
-        self._spec, self._dim = spec, Picks.of(spec).dim
+        self._spec, self._dim = spec, PickLayout.of(spec).dim
         self._low, self._high = (np.asarray(b)[self._dim :] for b in (spec.action_low, spec.action_high))
 
     def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:

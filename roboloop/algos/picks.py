@@ -17,7 +17,7 @@ PICKS, IMAGE, VECTOR = "picks", "image", "vector"
 
 
 @dataclass(frozen=True)
-class Picks:
+class PickLayout:
     """What is offered: ``num`` candidates of ``dim`` numbers each, in the units of an action's first columns."""
 
     num: int
@@ -30,7 +30,7 @@ class Picks:
     """The picture that is seen, if any."""
 
     @classmethod
-    def of(cls, spec: EnvSpec) -> Picks:
+    def of(cls, spec: EnvSpec) -> PickLayout:
         """Read it off an environment's spec."""
         fields: Mapping[str, Any] = spec.obs_dtype.fields or {}
         if PICKS not in fields:

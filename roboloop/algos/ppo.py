@@ -9,13 +9,14 @@ import numpy as np
 import torch
 
 from roboloop.algos.adam import MAX_ADAM_STEP
-from roboloop.algos.config import PPOConfig
 from roboloop.algos.learning_rate import make_learning_rate
 from roboloop.algos.policy import ActionScale
+from roboloop.algos.ppo_config import PPOConfig
 from roboloop.algos.ppo_policy import PPOModel, PPOPolicy
 from roboloop.algos.ppo_shard import FACTS, METRICS, PPOShape, PPOShard
 from roboloop.algos.returns import ends_of, gae
 from roboloop.algos.shards import ShardPool
+from roboloop.algos.spec import Setup
 from roboloop.algos.staging import Staging
 from roboloop.core.errors import ConfigError
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
@@ -228,10 +229,22 @@ class PPO:
         """Wait for the helper processes; for benchmarks, since training starts without them."""
         self._pool.wait_until_ready()
 
-    def said(self) -> list[str]:
+    def messages(self) -> list[str]:
         """Return what happened to helper processes, one line each."""
-        return self._pool.said()
+        return self._pool.messages()
 
     def close(self) -> None:
         """Stop the helper processes and release their memory."""
         self._pool.close()
+
+
+def make(setup: Setup) -> PPO:
+    """Return PPO for a run."""
+    return PPO(setup.config, setup.spec, setup.frame_stack, setup.num_envs, setup.seed, setup.device)
+
+
+def load_policy(setup: Setup, state: State) -> PPOPolicy:
+    """Return the policy of a saved state."""
+    policy = PPOPolicy.from_state(state["policy"], setup.spec)
+    policy.version = int(state["num_updates"])
+    return policy

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roboloop.algos.config import PPOConfig
 from roboloop.algos.flat_policy import FlatPolicy
+from roboloop.algos.ppo_config import PPOConfig
 from roboloop.core.config import override, to_dict
 from roboloop.core.state import spec_from_data, spec_to_data
 from roboloop.core.types import Array, Decision, EnvSpec

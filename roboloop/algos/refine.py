@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from roboloop.algos.adversarial_losses import Lives
+from roboloop.algos.adversarial_losses import EpisodeCounts
 from roboloop.algos.discriminator import Discriminator, Steps
 from roboloop.algos.dynamics_config import DynamicsConfig
 from roboloop.algos.ppo import PPO, PPOPolicy
 from roboloop.algos.ppo_losses import MAX_LOG_RATIO
 from roboloop.algos.refine_config import RefineConfig
-from roboloop.algos.transition_windows import Robot, TransitionWitness, WindowShape
+from roboloop.algos.transition_windows import RobotColumns, TransitionWitness, WindowShape
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, EnvSpec, Metrics, Rollout, State
 from roboloop.envs.frozen import FrozenPolicy, Layers
@@ -23,14 +23,14 @@ from roboloop.envs.frozen import FrozenPolicy, Layers
 _LOG_2PI = math.log(2.0 * math.pi)
 
 
-class Doubt(NamedTuple):
+class TargetScore(NamedTuple):
     """How much steps look like the target's, ``[T, B]``."""
 
     logit: Array
     is_valid: Array  # where there is a whole window
 
 
-class Guard:
+class DiscriminatorGuard:
     """A discriminator that has learned, and what it sees of a robot's own environment; it never changes again."""
 
     def __init__(self, discriminator: Discriminator, witness: TransitionWitness) -> None:
@@ -41,14 +41,14 @@ class Guard:
         """Steps that its windows reach back."""
         return self._witness.shape.max_lag
 
-    def look(self, rollout: Rollout) -> Doubt:
+    def look(self, rollout: Rollout) -> TargetScore:
         """Return what it thinks of a rollout."""
         seen = self._witness.look(rollout)
         logit = np.zeros(rollout.num_steps, np.float32)
         some = Steps(*(column[seen.is_valid] for column in seen.steps))
         if len(some.ended):
             logit[seen.is_valid] = self._discriminator.logits(some)[0].numpy()
-        return Doubt(logit.reshape(rollout.reward.shape), seen.is_valid.reshape(rollout.reward.shape))
+        return TargetScore(logit.reshape(rollout.reward.shape), seen.is_valid.reshape(rollout.reward.shape))
 
     def state(self) -> State:
         """Return the discriminator and the rows that windows look back on."""
@@ -66,7 +66,7 @@ class Refine:
     r' = r - kl_coef (log pi - log pi_start) - disc_coef max(0, floor - logit)
     """
 
-    def __init__(self, cfg: RefineConfig, rl: PPO, start: FrozenPolicy, guard: Guard | None) -> None:
+    def __init__(self, cfg: RefineConfig, rl: PPO, start: FrozenPolicy, guard: DiscriminatorGuard | None) -> None:
         self.cfg, self._rl, self._start, self._guard = cfg, rl, start, guard
         self.num_updates = 0
         self.progress = 0.0
@@ -115,9 +115,9 @@ class Refine:
             self._guard.load(state["guard"])
         self.num_updates = self._rl.num_updates
 
-    def said(self) -> list[str]:
+    def messages(self) -> list[str]:
         """Return what happened to helper processes, one line each."""
-        return self._rl.said()
+        return self._rl.messages()
 
     def close(self) -> None:
         """Stop PPO's helper processes."""
@@ -129,7 +129,7 @@ def divergence(log_ratio: Array) -> float:
     return float((np.exp(np.clip(-log_ratio, -MAX_LOG_RATIO, MAX_LOG_RATIO)) - 1.0 + log_ratio).mean())
 
 
-def _guard_metrics(doubt: Doubt, short: Array) -> dict[str, float]:
+def _guard_metrics(doubt: TargetScore, short: Array) -> dict[str, float]:
     """Return mean probability of being the target's, and the share of steps that are charged, of whole windows."""
     if not doubt.is_valid.any():
         return {}
@@ -154,7 +154,7 @@ def make_refine(
     cfg: RefineConfig,
     spec: EnvSpec,
     start: FrozenPolicy,
-    guard: Guard | None,
+    guard: DiscriminatorGuard | None,
     num_envs: int,
     seed: int,
     device: str = "cpu",
@@ -185,14 +185,14 @@ def check_start(cfg: RefineConfig, spec: EnvSpec, start: Layers) -> None:
             raise ConfigError(f"config key 'algo.ppo.{name}' must be {has}, as the start's, not {asked}")
 
 
-def make_guard(cfg: DynamicsConfig, spec: EnvSpec, state: State, num_envs: int, seed: int) -> Guard:
+def make_guard(cfg: DynamicsConfig, spec: EnvSpec, state: State, num_envs: int, seed: int) -> DiscriminatorGuard:
     """Return the guard of a dynamics run's config and saved algorithm, for a robot's own environment of ``spec``."""
     saved = state["witness"]
     shape = WindowShape.of(cfg, int(saved["state_dim"]), int(saved["action_dim"]))
     if len(spec.obs_shape) != 1 or spec.obs_shape[0] < shape.state_dim or spec.action_dim != shape.action_dim:
         raise ConfigError(f"the guard knows states of {shape.state_dim} numbers and {shape.action_dim} actions, the "
                           f"environment has observations {spec.obs_shape} and {spec.action_dim} actions")  # fmt: skip
-    lives = Lives(np.ones(1), np.ones(1))  # bonuses are not asked for
+    lives = EpisodeCounts(np.ones(1), np.ones(1))  # bonuses are not asked for
     discriminator = Discriminator(cfg.discriminator, shape.spec, lives, cfg.ppo.gamma, seed)
     discriminator.load(state["discriminator"])
-    return Guard(discriminator, TransitionWitness(shape, Robot(shape.state_dim, spec), num_envs))
+    return DiscriminatorGuard(discriminator, TransitionWitness(shape, RobotColumns(shape.state_dim, spec), num_envs))

@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from roboloop.algos.config import PPOConfig
 from roboloop.algos.limits import above_zero, not_negative
+from roboloop.algos.ppo_config import PPOConfig, check_split, ppo_of
+from roboloop.algos.spec import AlgorithmSpec
 from roboloop.core.errors import ConfigError
 
 
@@ -58,3 +59,9 @@ class RefineConfig:
             raise ConfigError(f"config key 'algo.kl_limit' must be above 0 or none, not {self.kl_limit}")
         if self.ppo.shared_trunk or self.ppo.core != "none":
             raise ConfigError("refine begins with a fresh critic: leave algo.ppo.shared_trunk and core alone")
+
+
+SPEC = AlgorithmSpec(
+    "refine", RefineConfig, "rollouts", "roboloop.algos.refine_setup:make", "roboloop.algos.ppo:load_policy",
+    frame_stack=False, rollout=ppo_of, check=check_split,
+)  # fmt: skip

@@ -13,16 +13,17 @@ import numpy as np
 import torch
 
 from roboloop.algos.adam import MAX_ADAM_STEP
-from roboloop.algos.config import MTSACConfig, SACConfig, SACSettings
 from roboloop.algos.learning_rate import Scheduled
 from roboloop.algos.losses import task_weights
 from roboloop.algos.multitask import make_reward_scale, tasks_of
 from roboloop.algos.objectives import NO_EXAMPLES, ExampleTerms
 from roboloop.algos.picks import PICKS
 from roboloop.algos.policy import ActionScale, ActorPolicy
+from roboloop.algos.sac_config import MTSACConfig, SACConfig, SACSettings
 from roboloop.algos.sac_shard import SACShape
 from roboloop.algos.shards import ShardPool
-from roboloop.algos.temperature import Fixed, Learned, Temperature
+from roboloop.algos.spec import Setup
+from roboloop.algos.temperature import FixedTemperature, LearnedTemperature, Temperature
 from roboloop.core.errors import ConfigError
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
 from roboloop.core.types import Array, Batch, BatchSpec, EnvSpec, Metrics, State
@@ -201,9 +202,9 @@ class SAC:
         """Wait for the helper processes; for benchmarks, since training starts without them."""
         self._pool.wait_until_ready()
 
-    def said(self) -> list[str]:
+    def messages(self) -> list[str]:
         """Return what happened to helper processes, one line each."""
-        return self._pool.said()
+        return self._pool.messages()
 
     def close(self) -> None:
         """Stop the helper processes and release their memory."""
@@ -246,6 +247,18 @@ def make_shift_px(cfg: SACSettings, spec: EnvSpec, sight: SightSpec | None) -> i
 def make_temperature(cfg: SACSettings, action_dim: int) -> Temperature:
     """Return the temperature that the config asks for; the default target is Haarnoja's -dim(A)."""
     if cfg.alpha is not None:
-        return Fixed(cfg.alpha)
+        return FixedTemperature(cfg.alpha)
     target_entropy = -float(action_dim) if cfg.target_entropy is None else cfg.target_entropy
-    return Learned(cfg.initial_alpha, target_entropy, cfg.alpha_lr)
+    return LearnedTemperature(cfg.initial_alpha, target_entropy, cfg.alpha_lr)
+
+
+def make(setup: Setup) -> SAC:
+    """Return SAC for a run."""
+    return SAC(setup.config, setup.spec, setup.frame_stack, setup.seed, setup.device)
+
+
+def load_policy(setup: Setup, state: State) -> ActorPolicy:
+    """Return the policy of a saved state."""
+    policy = ActorPolicy.from_state(state["policy"], setup.spec)
+    policy.version = int(state["num_updates"])
+    return policy

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from roboloop.algos.config import MTSACConfig, SACConfig, SACSettings
 from roboloop.algos.gradient_step import GradientStep, PlainStep
 from roboloop.algos.losses import TensorMetrics, actor_loss, actor_loss_gradient
 from roboloop.algos.objectives import NO_EXAMPLES, Bounded, Classifier, ExampleTerms, Objective, SoftBellman
+from roboloop.algos.sac_config import MTSACConfig, SACConfig, SACSettings
 from roboloop.algos.shards import stretch
 from roboloop.core.config import override, to_dict
 from roboloop.nets.actors import PLAIN, ActorKind, ActorSpec, Whole

@@ -25,6 +25,7 @@ class FixedSchedule:
     """One task all the time."""
 
     name: Literal["fixed"] = "fixed"
+    """Which schedule this section configures."""
     period: int = 20
     """Steps of an episode between choices."""
     task: str = ""
@@ -36,6 +37,7 @@ class UniformSchedule:
     """Any task, each as likely as the others."""
 
     name: Literal["uniform"] = "uniform"
+    """Which schedule this section configures."""
     period: int = 20
     """Steps of an episode between choices."""
 
@@ -45,6 +47,7 @@ class WeightedSchedule:
     """The main task in a share of the choices, the others share the rest equally."""
 
     name: Literal["weighted"] = "weighted"
+    """Which schedule this section configures."""
     period: int = 20
     """Steps of an episode between choices."""
     main: float = 0.5
@@ -56,6 +59,7 @@ class HandcraftedSchedule:
     """In some episodes a list made by hand, in the others weighted random choices."""
 
     name: Literal["handcrafted"] = "handcrafted"
+    """Which schedule this section configures."""
     period: int = 20
     """Steps of an episode between choices."""
     main: float = 0.5
@@ -83,6 +87,7 @@ class ConditionalSchedule:
     """A Markov chain: each choice depends on the one before."""
 
     name: Literal["conditional"] = "conditional"
+    """Which schedule this section configures."""
     period: int = 20
     """Steps of an episode between choices."""
     after: tuple[AfterConfig, ...] = ()
@@ -94,6 +99,7 @@ class LearnedSchedule:
     """Choices that lead to reward of the main task become likely: a table over the choices before, Boltzmann's draw."""
 
     name: Literal["learned"] = "learned"
+    """Which schedule this section configures."""
     period: int = 20
     """Steps of an episode between choices."""
     temperature: float = 360.0
@@ -162,7 +168,7 @@ class Untaught:
         """Restore nothing."""
 
 
-class Fixed(Untaught):
+class FixedScheduler(Untaught):
     """One task all the time."""
 
     def __init__(self, task: int) -> None:
@@ -264,7 +270,7 @@ def make_scheduler(cfg: ScheduleConfig, tasks: Sequence[str], seed: int) -> Sche
     """Return the scheduler that a config asks for, over these tasks."""
     check_schedule(cfg)
     if isinstance(cfg, FixedSchedule):
-        return Fixed(task_index(cfg.task or tasks[0], tasks, "schedule.task"))
+        return FixedScheduler(task_index(cfg.task or tasks[0], tasks, "schedule.task"))
     if isinstance(cfg, LearnedSchedule):
         return QTable(cfg, len(tasks), seed)
     if isinstance(cfg, ConditionalSchedule):

@@ -151,7 +151,7 @@ class ShardPool:
         self._control.forget(number)
         self._helpers[number], self._begun_s[number] = self._start_helper(number), time.monotonic()
 
-    def said(self) -> list[str]:
+    def messages(self) -> list[str]:
         """Return what happened to helpers since this was asked last, one line each."""
         lines, self._said = self._said, []
         return lines

@@ -33,7 +33,7 @@ class Teacher(Stateful, Protocol):
         """Return what each task is to learn from, ``[K, n, ...]``, and what it learned itself."""
         ...
 
-    def hear(self, learned: Metrics) -> None:
+    def on_episode_end(self, learned: Metrics) -> None:
         """Take note of what came of the lesson."""
         ...
 
@@ -52,11 +52,11 @@ class _Unbounded:
 
     value_caps: Sequence[float] = ()
 
-    def hear(self, learned: Metrics) -> None:
+    def on_episode_end(self, learned: Metrics) -> None:
         """Take no note."""
 
 
-class Formulas(_Unbounded):
+class EnvReward(_Unbounded):
     """The environment's own formulas of its tasks."""
 
     def __init__(self, tasks: Sequence[str], formula: Formula, num_rows: int) -> None:
@@ -80,7 +80,7 @@ class Formulas(_Unbounded):
         """Restore nothing."""
 
 
-class Judge(_Unbounded):
+class DiscriminatorReward(_Unbounded):
     """A discriminator for each task, which learns from its expert; some of a batch's rows are the experts' own."""
 
     def __init__(
@@ -124,7 +124,7 @@ class Judge(_Unbounded):
         self._experts.load(state["experts"])
 
 
-class Examples:
+class ExampleReward:
     """States in which a task is done are paid, what the policy did costs as much; values may be held to the examples'.
 
     An example is its own successor, so it is worth success for ever. Its action is the policy's own: none is known.
@@ -172,7 +172,7 @@ class Examples:
         joined: Array = np.concatenate((examples.reshape(num_tasks, shards, -1, *rest), shared), axis=2)
         return joined.reshape(num_tasks, -1, *rest)
 
-    def hear(self, learned: Metrics) -> None:
+    def on_episode_end(self, learned: Metrics) -> None:
         """Remember what the examples were worth."""
         for task, values in zip(self._tasks, self._values, strict=True):
             values.append(learned[f"example_value/{task}"])

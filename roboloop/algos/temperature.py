@@ -30,7 +30,7 @@ class Temperature(Protocol):
         ...
 
 
-class Fixed:
+class FixedTemperature:
     """A constant temperature."""
 
     def __init__(self, alpha: float) -> None:
@@ -47,7 +47,7 @@ class Fixed:
         """Restore nothing."""
 
 
-class Learned:
+class LearnedTemperature:
     """Holds the policy's entropy at a target by Adam steps on log alpha (section 5 of arXiv:1812.05905)."""
 
     BETA1, BETA2, EPS = 0.9, 0.999, 1e-8

@@ -14,16 +14,16 @@ import numpy as np
 
 from roboloop.algos.discriminator import Steps
 from roboloop.algos.dynamics_config import DynamicsConfig, Padding
-from roboloop.algos.gail import Seen
+from roboloop.algos.gail import DiscriminatorFeatures
 from roboloop.algos.policy import in_bounds
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.types import Array, EnvSpec, Rollout, State
 from roboloop.data.dataset import Dataset
-from roboloop.data.experts import Part
+from roboloop.data.experts import ExpertPart
 from roboloop.data.transitions import Transitions
 
 
-class Source(Protocol):
+class WindowSource(Protocol):
     """Where the robot's state and action are in what was collected."""
 
     def states(self, obs: Array) -> Array:
@@ -52,7 +52,7 @@ class Identified:
 
 
 @dataclass(frozen=True)
-class Robot:
+class RobotColumns:
     """The robot's own environment: observations begin with its newest state, a history may follow."""
 
     state_dim: int
@@ -78,7 +78,7 @@ class Around(NamedTuple):
     is_closed: Array  # [T, B] whether the world ended with that step
 
 
-class Windows(NamedTuple):
+class TransitionWindows(NamedTuple):
     """One window for each step."""
 
     rows: Array  # [T, B, width] float32
@@ -122,7 +122,7 @@ class WindowShape:
         """What a discriminator of windows is made for; it looks at no action beside them."""
         return EnvSpec((self.width,), np.dtype(np.float32), (), (), 0)
 
-    def build(self, around: Around) -> Windows:
+    def build(self, around: Around) -> TransitionWindows:
         """Return the windows of all steps, and which of them are whole."""
         num_steps, num_envs = around.age.shape
         before = len(around.state) - num_steps
@@ -146,18 +146,18 @@ class WindowShape:
             row, is_after = np.minimum(t + step, around.last), (t + step > around.last)[..., None]
             parts.append(np.where(is_after, np.float32(0.0), around.action[before + row, env]))
             parts.append(np.where(is_after, after_end, around.next_state[row, env]))
-        return Windows(np.concatenate(parts, axis=-1, dtype=np.float32), is_valid)
+        return TransitionWindows(np.concatenate(parts, axis=-1, dtype=np.float32), is_valid)
 
-    def of_episode(self, state: Array, action: Array, terminated: bool) -> Windows:
+    def of_episode(self, state: Array, action: Array, terminated: bool) -> TransitionWindows:
         """Return the windows of a whole episode, states ``[L + 1, ...]`` and actions ``[L, ...]``, as one column."""
         length = len(action)
         row = np.arange(length)[:, None]
         last, is_closed = np.full_like(row, length - 1), np.full((length, 1), terminated)
         return self.build(Around(state[:-1, None], action[:, None], state[1:, None], row, last, is_closed))
 
-    def read(self, data: Dataset, rows: Array) -> Part:
+    def read(self, data: Dataset, rows: Array) -> ExpertPart:
         """Return the windows of some episodes of the robot's own environment, those that are whole."""
-        source, parts = Robot(self.state_dim, data.schema.spec), []
+        source, parts = RobotColumns(self.state_dim, data.schema.spec), []
         for row in rows.tolist():
             episode = data.episode(row)
             states = source.states(episode.obs)
@@ -172,7 +172,7 @@ class WindowShape:
         if not len(found.obs):
             raise DataError(f"no episode of {data.directory} is long enough for windows of {self.max_lag} steps back")
         ends = found.terminated | found.truncated
-        return Part(found, Transitions(*(column[ends] for column in found)), len(found.obs))
+        return ExpertPart(found, Transitions(*(column[ends] for column in found)), len(found.obs))
 
 
 class TransitionWitness:
@@ -182,13 +182,13 @@ class TransitionWitness:
     clock's end. PPO learns from a rollout once, so that nothing could be paid for them later.
     """
 
-    def __init__(self, shape: WindowShape, source: Source, num_envs: int) -> None:
+    def __init__(self, shape: WindowShape, source: WindowSource, num_envs: int) -> None:
         self.shape, self._source = shape, source
         self._state = np.zeros((shape.max_lag, num_envs, shape.state_dim), np.float32)
         self._action = np.zeros((shape.max_lag, num_envs, shape.action_dim), np.float32)
         self._age = np.zeros(num_envs, np.int64)
 
-    def look(self, rollout: Rollout) -> Seen:
+    def look(self, rollout: Rollout) -> DiscriminatorFeatures:
         """Return the windows of all steps."""
         states = self._source.states(rollout.obs)
         next_state = np.array(states[1:])
@@ -202,7 +202,7 @@ class TransitionWitness:
         self._state, self._action = state[kept:], action[kept:]
         rows = windows.rows.reshape(-1, self.shape.width)
         steps = Steps(rows, np.zeros((len(rows), 0), np.float32), rollout.terminated.reshape(-1).copy())
-        return Seen(steps, windows.is_valid.reshape(-1))
+        return DiscriminatorFeatures(steps, windows.is_valid.reshape(-1))
 
     def _ages(self, rollout: Rollout) -> Array:
         """Return how many steps of its episode come before each step, and remember it for the next rollout's first."""

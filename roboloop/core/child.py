@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
+from roboloop.core.errors import UserError
 from roboloop.core.wire import Channel
 
 DUMP_SIGNAL = signal.SIGUSR1
@@ -158,6 +159,10 @@ def main() -> None:
         getattr(importlib.import_module(module), function)(channel, *(int(fd) for fd in fds))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         sys.exit(0)  # the parent has gone or has hung up
+    except UserError as error:
+        log_file.write(f"{type(error).__name__}: {error.shown}")
+        log_file.flush()
+        sys.exit(error.exit_code)
     except Exception:
         import traceback
 

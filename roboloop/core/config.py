@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import io
 import math
-import re
 import sys
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,8 +22,12 @@ _LONGEST = 200
 """Characters of a value in a message."""
 _MOST_INT = 2**53
 """Every reader of JSON, browsers too, has the same integers up to here."""
-INFINITE = {"infinite": True}
-"""Metadata of the fields that may be infinite."""
+INFINITE: dict[str, bool] = {"infinite": True}
+"""Metadata of a field that may be infinite."""
+RESOURCE: dict[str, bool] = {"resource": True}
+"""Metadata of a field, or of a whole section, that a resumed run may be given anew: it changes no step of training."""
+BY_NAME = "by_name"
+"""Metadata of a section of which there are several kinds: a function from a name to that kind's defaults."""
 _SWITCH_WORDS = {False: ("off", "no"), True: ("on", "yes")}
 
 T = TypeVar("T")
@@ -45,17 +47,18 @@ def to_dict(config: Any) -> dict[str, Any]:
 def override(config: T, data: Mapping[str, Any], where: str = "") -> T:
     """Return a copy of a dataclass with the given keys replaced; nested mappings reach into nested dataclasses."""
     hints = typing.get_type_hints(type(config))
-    names = [f.name for f in dataclasses.fields(config)]  # type: ignore[arg-type]
+    fields = {f.name: f for f in dataclasses.fields(config)}  # type: ignore[arg-type]
     changes: dict[str, Any] = {}
     for key, value in data.items():
         path = f"{where}{key}"
-        if key not in names:
-            raise ConfigError(f"unknown config key '{path}'{_nearest_path(path, where, names)}")
+        if key not in fields:
+            raise ConfigError(f"unknown config key '{path}'{_nearest_path(path, where, list(fields))}")
         current = getattr(config, key)
         if dataclasses.is_dataclass(current):
             if not isinstance(value, Mapping):
                 raise ConfigError(f"config key '{path}' is a section, not a value: {_shown(value)}")
-            changes[key] = override(_named(current, hints[key], value, path), value, f"{path}.")
+            kind = _named(current, fields[key].metadata.get(BY_NAME), hints[key], value, path)
+            changes[key] = override(kind, value, f"{path}.")
         else:
             changes[key] = _convert(value, hints[key], path)
     changed: T = dataclasses.replace(config, **changes)  # type: ignore[type-var]
@@ -72,7 +75,7 @@ def check_values(config: Any, where: str = "") -> None:
             if dataclasses.is_dataclass(each):
                 check_values(each, f"{path}.")
             else:
-                _check_value(each, path, field.metadata == INFINITE)
+                _check_value(each, path, bool(field.metadata.get("infinite")))
 
 
 def _check_value(value: Any, path: str, may_be_infinite: bool) -> None:
@@ -96,15 +99,19 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def _named(current: Any, hint: Any, data: Mapping[str, Any], path: str) -> Any:
+def _named(current: Any, find: Callable[[str], Any] | None, hint: Any, data: Mapping[str, Any], path: str) -> Any:
     """Return the section that ``data`` asks for by ``name``, with its defaults, where there are several kinds."""
     kinds = {kind.name: kind for kind in typing.get_args(hint) if hasattr(kind, "name")}
     name = data.get("name", getattr(current, "name", None))
-    if not kinds or name == current.name:
+    if not (kinds or find) or name == current.name:
         return current
-    if not isinstance(name, str) or name not in kinds:
-        hint = nearest(name, kinds) if isinstance(name, str) else ""
-        raise ConfigError(f"config key '{path}.name' must be one of {', '.join(kinds)}, not {_shown(name)}{hint}")
+    if not isinstance(name, str):
+        raise ConfigError(f"config key '{path}.name' must be a name, not {_shown(name)}")
+    if find is not None:
+        return find(name)
+    if name not in kinds:
+        known = ", ".join(kinds)
+        raise ConfigError(f"config key '{path}.name' must be one of {known}, not {_shown(name)}{nearest(name, kinds)}")
     return kinds[name]()
 
 
@@ -202,56 +209,14 @@ def _check_size(node: Any, known: dict[int, int], depth: int) -> int:
     return known[id(node)]
 
 
-def parse_flags(config: T, flags: Sequence[str], prog: str) -> T:
-    """Return the config with ``--section.key value`` flags applied; a bad flag is one line, not tyro's box."""
-    import tyro
-
-    complaint = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(complaint):
-            parsed, strange = tyro.cli(
-                type(config),
-                args=list(flags),
-                default=config,
-                prog=prog,
-                config=(tyro.conf.AvoidSubcommands,),
-                return_unknown_args=True,
-            )
-    except SystemExit as stop:
-        if not stop.code:
-            raise  # --help
-        _check_names(config, flags)
-        raise ConfigError(_without_box(complaint.getvalue())) from None
-    if strange:
-        _check_names(config, flags)
-        if strange[0].startswith("-"):
-            raise ConfigError(f"unknown option {strange[0]}")
-        raise ConfigError(f"unexpected word {strange[0]!r}: config keys are given as --KEY VALUE")
-    check_values(parsed)
-    return parsed
-
-
-def _check_names(config: Any, flags: Sequence[str]) -> None:
-    """Refuse a flag that no config key has."""
-    known = [f"--{name}" for name in flag_names(config)]
-    for flag in flags:
-        name = flag.split("=")[0].replace("_", "-")
-        if name.startswith("--") and name not in known and f"--{name[2:].replace('no-', '')}" not in known:
-            raise ConfigError(f"unknown option {flag.split('=')[0]}{nearest(name, known)}")
-
-
-def _without_box(complaint: str) -> str:
-    """Return what tyro complains of in one line; where the terminal has no box characters its lines are dashes."""
-    lines = [re.sub(r"[│╭╮╰╯─]", "", line).strip() for line in complaint.splitlines()]
-    message = " ".join(line for line in lines[1:] if line.strip("-")).split(" Argument helptext:")[0]
-    return re.sub(r"\s*For full helptext.*", "", message)
-
-
-def flag_names(config: Any, prefix: str = "") -> list[str]:
-    """List the flags of a config, as the command line spells them."""
-    names: list[str] = []
-    for f in dataclasses.fields(config):
-        value = getattr(config, f.name)
-        path = f"{prefix}{f.name}".replace("_", "-")
-        names += flag_names(value, f"{path}.") if dataclasses.is_dataclass(value) else [path]
-    return names
+def resource_keys(config: Any, prefix: str = "", inherited: bool = False) -> set[str]:
+    """Return the dotted keys that a resumed run may be given anew, as their fields say."""
+    found: set[str] = set()
+    for field in dataclasses.fields(config):
+        value, key = getattr(config, field.name), f"{prefix}{field.name}"
+        may_change = inherited or bool(field.metadata.get("resource"))
+        if dataclasses.is_dataclass(value):
+            found |= resource_keys(value, f"{key}.", may_change)
+        elif may_change:
+            found.add(key)
+    return found

@@ -12,6 +12,11 @@ class UserError(Exception):
 
     exit_code = 2
 
+    @property
+    def shown(self) -> str:
+        """What the user sees of it."""
+        return str(self)
+
 
 class ConfigError(UserError):
     """A config key, value or combination that cannot be used."""

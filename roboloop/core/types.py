@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -193,7 +193,7 @@ class Policy(Protocol):
 class RewardAware(Protocol):
     """A policy that must know what its last action brought, such as one that is told how much return to reach."""
 
-    def feel(self, memory: Array, reward: Array) -> Array:
+    def observe_reward(self, memory: Array, reward: Array) -> Array:
         """Return the memory ``[B, M]`` after the raw rewards ``[B]`` of the step just taken."""
         ...
 
@@ -235,11 +235,24 @@ class Stateful(Protocol):
 class EpisodeAware(Protocol):
     """An algorithm that learns from whole episodes too, such as what to try next."""
 
-    def hear(self, rollout: Rollout, newest: Callable[[int, int], Batch]) -> list[Metrics]:
+    def on_episode_end(self, rollout: Rollout, newest: Callable[[int, int], Batch]) -> list[Metrics]:
         """Take note of episodes that ended; ``newest(env, n)`` are the last n steps of an environment's last one.
 
         Returned is what there is to log of each.
         """
+        ...
+
+
+class AlgorithmConfig(Protocol):
+    """An algorithm's section of the config: a frozen dataclass with defaults."""
+
+    @property
+    def name(self) -> str:
+        """By which name the algorithm is found."""
+        ...
+
+    def check(self) -> None:
+        """Raise ConfigError where values are impossible or contradict each other."""
         ...
 
 
@@ -260,10 +273,92 @@ class Algorithm(Stateful, Protocol):
         """Learn from what its store gives: a ``Batch`` of transitions, a ``Rollout``, or a ``WindowBatch``."""
         ...
 
-    def said(self) -> list[str]:
+    def messages(self) -> list[str]:
         """Return what happened to its processes since this was asked last, one line each."""
         ...
 
     def close(self) -> None:
         """Release processes and shared memory."""
+        ...
+
+
+class Sampler(Stateful, Protocol):
+    """Collects experience; the arrays of a rollout are valid until the next call."""
+
+    def collect(self, policy: PortablePolicy) -> Rollout:
+        """Return steps of a policy that explores."""
+        ...
+
+    @property
+    def in_tick(self) -> bool:
+        """Whether a robot moves in this process and soon needs its next action: nothing slow may be done now."""
+        ...
+
+    def rest(self) -> list[Rollout]:
+        """Bring whatever moves to a stand, and return what had been collected meanwhile."""
+        ...
+
+    def faults(self) -> list[str]:
+        """Return what went wrong and was mended since this was last asked."""
+        ...
+
+    def timing(self) -> dict[str, Any]:
+        """Return how deadlines were kept since this was last asked."""
+        ...
+
+    def stats(self) -> dict[str, float]:
+        """Return metrics of the sampler itself."""
+        ...
+
+    def close(self) -> None:
+        """Release simulators and processes."""
+        ...
+
+
+class Store(Protocol):
+    """Takes what was collected and gives what is learned from."""
+
+    journaled: bool
+    """Whether its rows are kept in a journal beside the checkpoints."""
+
+    def add(self, rollout: Rollout) -> None:
+        """Take a rollout."""
+        ...
+
+    def sample(self) -> Any:
+        """Return what the algorithm's update takes."""
+        ...
+
+    def attach(self, journal: Any) -> None:
+        """Keep all rows from now on in a journal that already holds the rows there are."""
+        ...
+
+    def commit(self) -> Any:
+        """Make all rows durable and return where the journal ends."""
+        ...
+
+    def state(self) -> State:
+        """Return what the journal does not hold."""
+        ...
+
+    def load(self, state: State, records: Iterable[Any]) -> None:
+        """Restore rows from a journal's records, then the rest."""
+        ...
+
+
+class UpdatesDue(Stateful, Protocol):
+    """Says which updates to take after a rollout."""
+
+    def __call__(self, step: int, episode_ended: bool) -> Iterable[int]:
+        """Yield once per update that is due now; one that looks at the clock decides before each."""
+        ...
+
+
+@runtime_checkable
+class OffPolicy(Protocol):
+    """An algorithm that learns from batches of a replay."""
+
+    @property
+    def needs(self) -> BatchSpec:
+        """Of what size and shape."""
         ...

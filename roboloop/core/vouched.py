@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from importlib import metadata
+
+from roboloop.core.errors import DataError
 
 FLAG = "--trust"
+_OURS = {"roboloop", "gymnasium"}
+_PLUGINS = ("roboloop.", "gymnasium.envs")
+"""Groups of entry points by which a package says that it is a plug-in."""
 
 
 class Vouched:
@@ -29,3 +35,19 @@ class Vouched:
 
 
 vouched = Vouched()
+
+
+def check_code(key: str, name: str, modules: Iterable[str], where: object = "") -> None:
+    """Refuse a name of code unless it was typed or all its modules are of roboloop or of an installed plug-in."""
+    tops = {module.partition(".")[0] for module in modules}
+    if name in vouched or (tops and tops <= _OURS | _plugins()):
+        return
+    prefix = f"{where}: " if where else ""
+    raise DataError(f"{prefix}{key} {name!r} is neither of roboloop nor of an installed plug-in; {FLAG} uses it")
+
+
+def _plugins() -> set[str]:
+    """Return the top-level modules of installed plug-ins."""
+    points = metadata.entry_points()
+    groups = [group for group in points.groups if group.startswith(_PLUGINS)]
+    return {point.module.partition(".")[0] for group in groups for point in points.select(group=group)}

@@ -31,7 +31,7 @@ MEDIA = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif", ".png"
 """What a page may embed; nothing that a browser would run."""
 
 
-class Catalog:
+class RunCatalog:
     """The runs under some roots, looked at again when the last look is old."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
@@ -127,7 +127,7 @@ def id_of(path: Path) -> str:
     return hashlib.sha256(os.fsencode(path)).hexdigest()[:10]
 
 
-def listed(catalog: Catalog) -> list[dict[str, Any]]:
+def listed(catalog: RunCatalog) -> list[dict[str, Any]]:
     """Return all runs as the page lists them."""
     rows = []
     for run_id, row in catalog.rows().items():

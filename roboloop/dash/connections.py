@@ -84,7 +84,7 @@ class Connection(H11Protocol):
         super().resume_writing()
 
 
-class Server(uvicorn.Server):
+class PageServer(uvicorn.Server):
     """A server that drops who is late, and says in one line when the system has no more files to open."""
 
     def __init__(self, config: uvicorn.Config) -> None:
@@ -114,11 +114,11 @@ class Server(uvicorn.Server):
             print(f"roboloop dash: {context['exception']}; goes on", file=sys.stderr, flush=True)
 
 
-def make_server(app: Any) -> Server:
+def make_server(app: Any) -> PageServer:
     """Return a server of the page."""
     kind = type("Connection", (Connection,), {"most": most_connections()})
     config = uvicorn.Config(
         app, log_level="error", access_log=False, server_header=False, timeout_graceful_shutdown=2, http=kind,
         ws="none", backlog=_AT_ONCE,
     )  # fmt: skip
-    return Server(config)
+    return PageServer(config)

@@ -24,7 +24,7 @@ _MOST_NUMBERS = 1_000_000
 
 
 @dataclass(frozen=True)
-class View:
+class ChartView:
     """How curves are looked at."""
 
     key: str
@@ -70,11 +70,11 @@ class Curves:
         stamps = tuple(stamp_of(run / name) for run in runs for name in LOGS)
         return f"{hash((stamps, self.logs.num_read)) & 0xFFFFFFFFFFFF:x}"
 
-    def lines(self, members: Sequence[Member], view: View) -> list[dict[str, Any]]:
+    def lines(self, members: Sequence[Member], view: ChartView) -> list[dict[str, Any]]:
         """Return one line for each run that logged the key."""
         return [line for member in members if (line := self._line(member, view))]
 
-    def bands(self, members: Sequence[Member], view: View) -> list[dict[str, Any]]:
+    def bands(self, members: Sequence[Member], view: ChartView) -> list[dict[str, Any]]:
         """Return one line with its band for each group of which any run logged the key."""
         groups: dict[str, list[Member]] = {}
         for member in members:
@@ -82,7 +82,7 @@ class Curves:
         found = (self._band(name, group, view) for name, group in groups.items())
         return [band for band in found if band]
 
-    def _line(self, member: Member, view: View) -> dict[str, Any] | None:
+    def _line(self, member: Member, view: ChartView) -> dict[str, Any] | None:
         stamps = self._stamps([member])
         name = (member.run_id, view)
         known = self._made.get(name)
@@ -98,7 +98,7 @@ class Curves:
             self._remember(name, stamps, line)
         return line
 
-    def _band(self, group: str, members: Sequence[Member], view: View) -> dict[str, Any] | None:
+    def _band(self, group: str, members: Sequence[Member], view: ChartView) -> dict[str, Any] | None:
         stamps = self._stamps(members)
         name = (group, tuple(member.run_id for member in members), view)
         known = self._made.get(name)
@@ -121,7 +121,7 @@ class Curves:
             self._remember(name, stamps, band)
         return band
 
-    def _values(self, run: Path, view: View) -> tuple[Floats, Floats, bool]:
+    def _values(self, run: Path, view: ChartView) -> tuple[Floats, Floats, bool]:
         """Return the places and values of a key of a run, in order."""
         column = next((c for name in LOGS if len((c := self.logs.column(run / name, view.key)).step)), None)
         if column is None:
@@ -161,11 +161,11 @@ def _place(step: Floats, at: Column) -> Floats:
     return placed
 
 
-def _limits(x: Floats, view: View) -> tuple[float, float]:
+def _limits(x: Floats, view: ChartView) -> tuple[float, float]:
     return (float(x[0]) if view.low is None else view.low, float(x[-1]) if view.high is None else view.high)
 
 
-def _mean_of_cells(x: Floats, y: Floats, view: View) -> tuple[Floats, Floats]:
+def _mean_of_cells(x: Floats, y: Floats, view: ChartView) -> tuple[Floats, Floats]:
     """Return the means of neighbours, few enough for a band."""
     low, high = _limits(x, view)
     inside = (x >= low) & (x <= high)

@@ -48,7 +48,7 @@ class Pass:
         return morsel is not None and hmac.compare_digest(morsel.value.encode(), self.cookie_value.encode())
 
 
-class Guard:
+class AccessGuard:
     """Refuses what does not come from our page in a browser of this machine; marks all answers as not to be reused."""
 
     def __init__(self, app: ASGIApp, entry: Pass, names: frozenset[str]) -> None:

@@ -18,9 +18,9 @@ from starlette.staticfiles import StaticFiles
 
 from roboloop.core.errors import UserError
 from roboloop.dash import detail
-from roboloop.dash.catalog import MEDIA, Catalog, listed
-from roboloop.dash.curves import Curves, Member, View
-from roboloop.dash.guard import Guard, Pass
+from roboloop.dash.catalog import MEDIA, RunCatalog, listed
+from roboloop.dash.curves import ChartView, Curves, Member
+from roboloop.dash.guard import AccessGuard, Pass
 from roboloop.dash.series import Logs
 from roboloop.launch.control import resume_run, stop_run
 from roboloop.track.metrics import finite
@@ -33,7 +33,7 @@ Answer = Callable[[Request], Response]
 class Page:
     """All answers of the page."""
 
-    def __init__(self, catalog: Catalog, entry: Pass, logs: Logs) -> None:
+    def __init__(self, catalog: RunCatalog, entry: Pass, logs: Logs) -> None:
         self.catalog, self.entry, self.logs = catalog, entry, logs
         self.curves = Curves(logs)
         self._lock = threading.Lock()
@@ -61,7 +61,7 @@ class Page:
             return Response(status_code=204)
         try:
             low, high = (float(asked[name]) if asked.get(name) else None for name in ("low", "high"))
-            view = View(asked["key"], asked.get("x", "steps"), float(asked.get("smoothing", 0)),
+            view = ChartView(asked["key"], asked.get("x", "steps"), float(asked.get("smoothing", 0)),
                         int(asked.get("columns", 800)), low, high)  # fmt: skip
         except (KeyError, ValueError):
             return _refuse("key, smoothing, columns, low and high are needed as numbers", 400)
@@ -127,7 +127,7 @@ class Page:
 
 def make_app(roots: list[Path], token: str, port: int, names: frozenset[str], logs: Logs | None = None) -> Starlette:
     """Return the page for runs under some roots; ``names`` are the hosts, with port, under which it is served."""
-    page = Page(Catalog(roots), Pass(token, port), logs or Logs())
+    page = Page(RunCatalog(roots), Pass(token, port), logs or Logs())
     routes = [
         Route("/", lambda request: FileResponse(STATIC / "index.html"), methods=["GET"]),
         Mount("/static", StaticFiles(directory=STATIC)),
@@ -145,7 +145,7 @@ def make_app(roots: list[Path], token: str, port: int, names: frozenset[str], lo
         Route("/api/stop/{run}", _guarded(page.stop, page.logs), methods=["POST"]),
         Route("/api/resume/{run}", _guarded(page.resume, page.logs), methods=["POST"]),
     ]  # fmt: skip
-    app = Starlette(routes=routes, middleware=[Middleware(Guard, entry=page.entry, names=names)])
+    app = Starlette(routes=routes, middleware=[Middleware(AccessGuard, entry=page.entry, names=names)])
     app.state.page = page
     return app
 

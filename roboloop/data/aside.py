@@ -24,14 +24,14 @@ ASIDE, MARK = "aside", "index.mark"
 _COPY_BYTES = 1 << 20
 
 
-class Mark(NamedTuple):
+class AsideMark(NamedTuple):
     """How long the index was at a commit, and the checksum of all of it."""
 
     size: int = 0
     crc32: int = 0
 
     @classmethod
-    def read(cls, directory: Path) -> Mark | None:
+    def read(cls, directory: Path) -> AsideMark | None:
         """Return the mark of a dataset; none where there is none: of an older version, or not committed yet."""
         try:
             data = checks.mapping(read_json(directory / MARK))

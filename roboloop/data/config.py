@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from roboloop.core.config import RESOURCE
 from roboloop.core.errors import ConfigError
 
 Keep: TypeAlias = Literal["none", "all", "last", "reservoir", "stratified", "top_return", "expert", "mixture"]
@@ -69,9 +70,9 @@ class RecordConfig:
     keep: Keep = "none"
     """What stays when the budget is full: all (recording ends then), last (oldest go first), reservoir (even over the
     run), stratified (even over policy versions), top_return, expert, or a mixture; none = no recorder."""
-    budget_mb: int = 1000
+    budget_mb: int = field(default=1000, metadata=RESOURCE)
     """Most that the dataset may ever take on disk; 0 = no limit."""
-    min_free_mb: int = 1000
+    min_free_mb: int = field(default=1000, metadata=RESOURCE)
     """Recording ends before the disk has less than this left."""
     select: Literal["streams", "one_per_iteration"] = "streams"
     """'streams' = the environments of ``streams`` side by side; 'one_per_iteration' = one at a time, in turns."""
@@ -92,12 +93,12 @@ class RecordConfig:
     """Episodes that the quantile looks back on; before there are so many, none is expert."""
     mixture: tuple[PartConfig, ...] = ()
     """With keep 'mixture': its parts, such as [{keep: expert, percent: 50}, {keep: reservoir, percent: 50}]."""
-    ring_mb: int = 0
+    ring_mb: int = field(default=0, metadata=RESOURCE)
     """Shared memory between training and the writer; when it is full, whole episodes are dropped and counted. 0 = room
     for some rollouts, at least 64."""
-    commit_s: float = 5.0
+    commit_s: float = field(default=5.0, metadata=RESOURCE)
     """A crash loses at most what came in since the last commit."""
-    restarts: int = 3
+    restarts: int = field(default=3, metadata=RESOURCE)
     """A writer that dies is replaced so often; then recording ends and training goes on."""
 
     @property

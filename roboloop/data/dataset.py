@@ -12,7 +12,7 @@ import numpy as np
 from roboloop.core.errors import DataError, nearest
 from roboloop.core.files import is_regular, open_regular
 from roboloop.core.types import Array
-from roboloop.data.aside import Mark, lost_index
+from roboloop.data.aside import AsideMark, lost_index
 from roboloop.data.checks import check_memory
 from roboloop.data.codec import codec_of
 from roboloop.data.episodes import COLUMNS, Episode, Schema
@@ -20,8 +20,8 @@ from roboloop.data.index import (
     INDEX,
     MOST_INDEX_BYTES,
     SCHEMA,
-    Catalog,
     Entry,
+    EpisodeCatalog,
     damaged_line,
     lost_schema,
     read_schema,
@@ -47,7 +47,7 @@ class Dataset:
         self.table: dict[str, Array] = {}
         """One row per live episode: the fields of ``Facts``, ``id`` and ``bytes``."""
         self._codec = codec_of(schema.codec)
-        self._catalog = Catalog()
+        self._catalog = EpisodeCatalog()
         self._entries: list[Entry] = []
 
     @classmethod
@@ -56,10 +56,10 @@ class Dataset:
         if not os.path.lexists(directory / SCHEMA) and directory.parent.is_dir() and not lost_schema(directory):
             siblings = [str(path.parent) for path in directory.parent.glob(f"*/{SCHEMA}")]
             raise DataError(f"{directory} is not a dataset{nearest(str(directory), siblings)}")
-        dataset, mark = cls(directory, read_schema(directory)), Mark.read(directory)
+        dataset, mark = cls(directory, read_schema(directory)), AsideMark.read(directory)
         dataset.refresh()
         # the mark is written after the index: one that is the same before and after belongs to what was read
-        if whole and mark and mark.size > dataset._index_bytes and mark == Mark.read(directory):
+        if whole and mark and mark.size > dataset._index_bytes and mark == AsideMark.read(directory):
             raise DataError(lost_index(directory))
         return dataset
 
@@ -87,7 +87,7 @@ class Dataset:
             old, self._index = self._index, open_regular(path)
             if old is not None:
                 old.close()
-            self._catalog, self._index_bytes = Catalog(), 0
+            self._catalog, self._index_bytes = EpisodeCatalog(), 0
         size = os.fstat(self._index.fileno()).st_size
         if size > MOST_INDEX_BYTES:
             raise DataError(f"{path} has {size:,} bytes, more than the {MOST_INDEX_BYTES:,} that it may have")

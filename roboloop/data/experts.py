@@ -27,7 +27,7 @@ class ExpertBatch(NamedTuple):
     terminated: Array
 
 
-class Part(NamedTuple):
+class ExpertPart(NamedTuple):
     """Some episodes of one task."""
 
     all: Transitions
@@ -36,7 +36,7 @@ class Part(NamedTuple):
     """Before thinning out."""
 
 
-Read = Callable[[Dataset, Array], Part]
+Read = Callable[[Dataset, Array], ExpertPart]
 """From a dataset and the rows of some of its episodes to what is drawn from."""
 
 
@@ -51,7 +51,7 @@ class ExpertBuffer:
 
     def _choose(self, last_ids: list[int]) -> None:
         self._last_ids, self._counts = last_ids, list[int]()
-        self._taught, self._held_out = list[Part](), list[Part]()
+        self._taught, self._held_out = list[ExpertPart](), list[ExpertPart]()
         for task, (data, last_id) in enumerate(zip(self._datasets, last_ids, strict=True)):
             rows = np.flatnonzero(data.table["id"] <= last_id)
             self._counts.append(len(rows))
@@ -61,10 +61,10 @@ class ExpertBuffer:
             if len(held_out):
                 self._held_out.append(self._read(data, held_out))
 
-    def _single_steps(self, data: Dataset, rows: Array) -> Part:
+    def _single_steps(self, data: Dataset, rows: Array) -> ExpertPart:
         skip = leading_steps(data.schema)
         steps = int((data.table["length"][rows] - skip).sum())
-        return Part(every_kth(data, self._cfg.every, self._seed, rows, skip), finals(data, rows, skip), steps)
+        return ExpertPart(every_kth(data, self._cfg.every, self._seed, rows, skip), finals(data, rows, skip), steps)
 
     @property
     def num_steps(self) -> Array:
@@ -94,7 +94,7 @@ class ExpertBuffer:
         """How much each number of the examples of a task varies, ``[K, 1, ...]``."""
         return np.stack([part.last.next_obs.std(0, keepdims=True) for part in self._taught]).astype(np.float32)
 
-    def _drawn(self, parts: Sequence[Part], size: int, end_share: float) -> ExpertBatch:
+    def _drawn(self, parts: Sequence[ExpertPart], size: int, end_share: float) -> ExpertBatch:
         num_last = round(end_share * size)
         columns = []
         for part in parts:

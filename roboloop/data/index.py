@@ -183,7 +183,7 @@ _ROW = np.dtype([
 ])  # fmt: skip
 
 
-class Catalog:
+class EpisodeCatalog:
     """The live episodes, by applying records one after another."""
 
     def __init__(self) -> None:

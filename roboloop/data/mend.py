@@ -11,9 +11,9 @@ import numpy as np
 
 from roboloop.core.errors import DataError
 from roboloop.core.files import open_regular, remove, replace_durable, take_lock
-from roboloop.data.aside import MARK, Mark, Span, copy_aside, unclaimed
+from roboloop.data.aside import MARK, AsideMark, Span, copy_aside, unclaimed
 from roboloop.data.episodes import Schema
-from roboloop.data.index import INDEX, Catalog, Entry, line_of, read_index, read_schema, scan, shard_path
+from roboloop.data.index import INDEX, Entry, EpisodeCatalog, line_of, read_index, read_schema, scan, shard_path
 from roboloop.data.labels import find_episodes, read_parts
 
 
@@ -28,10 +28,10 @@ class Mended(NamedTuple):
     """Bytes of shards that were copied aside."""
 
 
-def write_index(directory: Path, records: Iterable[dict[str, Any]]) -> Mark:
+def write_index(directory: Path, records: Iterable[dict[str, Any]]) -> AsideMark:
     """Write an index anew; readers notice that it is another file."""
     data = b"".join(map(line_of, records))
-    mark = Mark(len(data), zlib.crc32(data))
+    mark = AsideMark(len(data), zlib.crc32(data))
     remove(directory / MARK)  # first: an index that does not fit its mark is taken for lost
     replace_durable(directory / INDEX, data)
     mark.write(directory)
@@ -43,10 +43,10 @@ def mend_index(directory: Path) -> Mended:
     schema = read_schema(directory)
     with take_lock(directory, "written by"):
         data = read_index(directory)
-        mark, found = Mark.read(directory), scan(data, schema)
+        mark, found = AsideMark.read(directory), scan(data, schema)
         if not found.damaged and (mark is None or mark.fits(data)):
             return Mended([], [], 0)  # the writer takes up what was appended and not committed
-        catalog = Catalog()
+        catalog = EpisodeCatalog()
         catalog.apply(found.records)
         evicted = {number for record in found.records if record["kind"] == "evict" for number in record["ids"]}
         whole = [entry for entry in catalog.entries.values() if _is_whole(directory, entry)]
@@ -57,7 +57,7 @@ def mend_index(directory: Path) -> Mended:
         left = unclaimed(directory, entries)
         for span in left:
             copy_aside(directory, shard_path(directory, span.shard), span.begin, span.end)
-        mended = Catalog()
+        mended = EpisodeCatalog()
         mended.next_id, mended.next_shard, mended.notes = catalog.next_id, catalog.next_shard, catalog.notes
         mended.apply({"kind": "episode", "entry": entry} for entry in entries)
         write_index(directory, mended.records())
@@ -65,7 +65,7 @@ def mend_index(directory: Path) -> Mended:
 
 
 def read_back(
-    directory: Path, spans: Iterable[Span], schema: Schema, catalog: Catalog, gone: Collection[int]
+    directory: Path, spans: Iterable[Span], schema: Schema, catalog: EpisodeCatalog, gone: Collection[int]
 ) -> list[Entry]:
     """Return the whole episodes in bytes that no line refers to, which are neither gone nor elsewhere, by id."""
     by_id: dict[int, Entry] = {}
@@ -93,7 +93,7 @@ def _is_whole(directory: Path, entry: Entry) -> bool:
         return False
 
 
-def _newest(found: list[Entry], catalog: Catalog) -> list[Entry]:
+def _newest(found: list[Entry], catalog: EpisodeCatalog) -> list[Entry]:
     """Leave out what training rolled back and recorded again in a later segment of the run."""
     last: dict[tuple[int, int, float], int] = {}
     for entry in [*catalog.entries.values(), *found]:

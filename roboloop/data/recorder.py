@@ -43,7 +43,7 @@ def ring_bytes(cfg: RecordConfig, spec: EnvSpec, num_envs: int, rollout_steps: i
 
 
 @dataclass(frozen=True)
-class Source:
+class RecordSource:
     """What the recorder must know of the run."""
 
     env_id: str
@@ -72,7 +72,7 @@ class NoRecorder:
     def flush(self) -> None:
         """Do nothing."""
 
-    def said(self) -> list[str]:
+    def messages(self) -> list[str]:
         """Say nothing."""
         return []
 
@@ -98,7 +98,7 @@ class NoRecorder:
 class Recorder:
     """Never waits and never fails: what cannot be recorded is dropped by whole episodes, and counted."""
 
-    def __init__(self, cfg: RecordConfig, source: Source) -> None:
+    def __init__(self, cfg: RecordConfig, source: RecordSource) -> None:
         self._cfg, self._source = cfg, source
         column_bytes = layout_of(source.spec, source.rollout_steps, 1, 1).num_bytes
         size = ring_bytes(cfg, source.spec, source.num_envs, source.rollout_steps)
@@ -272,7 +272,7 @@ class Recorder:
         """Ask the writer to commit what it has been given, without waiting for it."""
         self._ring.ask_for_commit()
 
-    def said(self) -> list[str]:
+    def messages(self) -> list[str]:
         """Return what there is to say since this was last asked; now and then, look after the writer."""
         if self._is_writing and time.monotonic() >= self._look_at_s:
             self._look_at_s = time.monotonic() + LOOK_S

@@ -32,15 +32,15 @@ from roboloop.core.files import (
     temporary_name,
 )
 from roboloop.core.types import Array
-from roboloop.data.aside import ASIDE, MARK, Mark, copy_aside, cut, lost_index, tails, unclaimed
+from roboloop.data.aside import ASIDE, MARK, AsideMark, copy_aside, cut, lost_index, tails, unclaimed
 from roboloop.data.codec import codec_of
 from roboloop.data.episodes import COLUMNS, Episode, Facts, Schema, check_episode
 from roboloop.data.index import (
     INDEX,
     SCHEMA,
     SHARDS,
-    Catalog,
     Entry,
+    EpisodeCatalog,
     damaged_line,
     entry_of,
     line_of,
@@ -84,7 +84,7 @@ class StoreWriter:
         self.schema = schema
         self._shard_bytes = shard_bytes
         self._codec = codec_of(schema.codec)
-        self._catalog = Catalog()
+        self._catalog = EpisodeCatalog()
         self._shards: dict[int, _Shard] = {}
         self._pending: list[bytes] = []  # index lines
         self._open: int | None = None  # the shard that is being filled
@@ -122,7 +122,7 @@ class StoreWriter:
         """Read the index, take up whole episodes that were not committed yet, and cut what is torn."""
         path = self.directory / INDEX
         remove(temporary_name(path))
-        data, mark = read_index(self.directory), Mark.read(self.directory)
+        data, mark = read_index(self.directory), AsideMark.read(self.directory)
         found = scan(data, self.schema)
         if found.damaged:
             raise DataError(damaged_line(self.directory, found.damaged[0]))
@@ -131,7 +131,7 @@ class StoreWriter:
         self._catalog.apply(found.records)
         self._index_fd = open_append(path)
         sync_directory(self.directory)
-        self._mark = Mark(found.size, zlib.crc32(data[: found.size]))
+        self._mark = AsideMark(found.size, zlib.crc32(data[: found.size]))
         if found.size < len(data):
             os.ftruncate(self._index_fd, found.size)
         entries, known = self._catalog.entries, range(self._catalog.next_id)
@@ -296,7 +296,7 @@ class StoreWriter:
                 os.fsync(self._shard_fd)
             lines = b"".join(self._pending)
             size = append_durable(self._index_fd, self._mark.size, lines)
-            self._mark = Mark(size, zlib.crc32(lines, self._mark.crc32))
+            self._mark = AsideMark(size, zlib.crc32(lines, self._mark.crc32))
             self._pending.clear()
             self._mark.write(self.directory)
         if self._catalog.num_records > 2 * len(self._catalog.entries) + 1000:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from roboloop.core.errors import DataError
 from roboloop.core.files import is_directory, open_regular
-from roboloop.data.aside import ASIDE, Mark, lost_index, tails
+from roboloop.data.aside import ASIDE, AsideMark, lost_index, tails
 from roboloop.data.dataset import Dataset
 from roboloop.data.episodes import end_fault, return_fault
 from roboloop.data.index import read_index
@@ -20,7 +20,7 @@ def check_index(dataset: Dataset) -> str:
     directory = dataset.directory
     if is_written(directory):
         return "; still being written"
-    data, mark = read_index(directory), Mark.read(directory)
+    data, mark = read_index(directory), AsideMark.read(directory)
     left = sum(span.end - span.begin for span in tails(directory, map(dataset.entry, range(len(dataset)))))
     if (mark is not None and not mark.fits(data)) or (mark is None and left and not data):
         raise DataError(f"{lost_index(directory)} ({left:,} bytes of shards are referred to by no line)")

@@ -15,7 +15,7 @@ from roboloop.data.episodes import row_bytes
 from roboloop.data.transitions import first_of
 
 
-class Windows:
+class WindowSampler:
     """Draws windows that begin at a step drawn evenly and end with their episode at the latest."""
 
     def __init__(

@@ -23,12 +23,16 @@ def _opened(make: Callable[[], Env]) -> Iterator[Env]:
         env.close()
 
 
+class ContractBroken(AssertionError):
+    """What an environment did that the contract does not allow, as a sentence."""
+
+
 def _require(holds: bool, message: str) -> None:
     if not holds:
-        raise AssertionError(message)
+        raise ContractBroken(message)
 
 
-def _actions(env: Env, count: int, seed: int = 0) -> Array:
+def random_actions(env: Env, count: int, seed: int = 0) -> Array:
     """Return uniform actions inside the bounds; choices are whole numbers."""
     spec, rng = env.spec, np.random.default_rng(seed)
     actions = rng.uniform(spec.action_low, spec.action_high, (count, spec.action_dim))
@@ -63,7 +67,7 @@ def _copy(state: State) -> State:
     }
 
 
-def _parts(obs: Array) -> list[Array]:
+def parts_of(obs: Array) -> list[Array]:
     """Return the fields of a record, or the array itself."""
     return [obs[name] for name in obs.dtype.names] if obs.dtype.names else [obs]
 
@@ -87,41 +91,53 @@ def check_spaces(env: Env) -> None:
     for key in ("suite", "task", "horizon", "action_repeat"):
         _require(key in spec.protocol, f"the protocol does not name its {key}")
     obs = env.reset(0)
-    for step in _play(env, _actions(env, 5)):
+    for step in _play(env, random_actions(env, 5)):
         for seen in (obs, step[0]):
             _require(seen.shape == spec.obs_shape, f"observation {seen.shape} is not {spec.obs_shape}")
             _require(isinstance(seen, np.ndarray), f"observation is a {type(seen).__name__}, not an array")
             _require(seen.dtype == spec.obs_dtype, f"observation {seen.dtype} is not {spec.obs_dtype}")
             _require(seen.flags.c_contiguous, "observation is not contiguous")
-            _require(all(bool(np.isfinite(part).all()) for part in _parts(seen)), "observation is not finite")
+            _require(all(bool(np.isfinite(part).all()) for part in parts_of(seen)), "observation is not finite")
         _require(type(step[1]) is float, f"reward is a {type(step[1]).__name__}, not a float")
         _require(type(step[2]) is bool and type(step[3]) is bool, "flags are not bools")
         for key in ("success", "raw_reward"):
             _require(type(step[4].get(key, 0.0)) is float, f"{key} is not a float")
 
 
-def check_seeding(env: Env, other: Env, steps: int) -> None:
-    """A seed determines its episode, in any instance and after any history; another seed gives another one."""
-    actions = _actions(env, steps)
+def check_same_seed(env: Env, other: Env, steps: int) -> None:
+    """A seed determines its episode, in any instance and after any history."""
+    actions = random_actions(env, steps)
     first = env.reset(7), _play(env, actions)
     for again in (env, other):
         obs = again.reset(7)
         _require(obs.tobytes() == first[0].tobytes(), "the same seed gave another first observation")
         _require(_same(_play(again, actions), first[1]), "the same seed and actions gave another trajectory")
+
+
+def check_other_seed(env: Env, steps: int) -> None:
+    """Another seed gives another episode."""
+    actions = random_actions(env, steps)
+    first = env.reset(7), _play(env, actions)
     obs = env.reset(8)
     differs = obs.tobytes() != first[0].tobytes() or not _same(_play(env, actions), first[1])
     _require(differs, "another seed gave the same episode")  # some worlds look alike at their first step
 
 
+def check_seeding(env: Env, other: Env, steps: int) -> None:
+    """A seed determines its episode; another seed gives another one."""
+    check_same_seed(env, other, steps)
+    check_other_seed(env, steps)
+
+
 def check_observations_are_owned(env: Env) -> None:
     """An observation does not change when the environment moves on."""
     obs = env.reset(1)
-    steps = _play(env, _actions(env, 3))
+    steps = _play(env, random_actions(env, 3))
     seen = [obs, *(step[0] for step in steps)]
     kept = [x.copy() for x in seen]
     if steps[-1][2] or steps[-1][3]:  # some worlds are over that soon
         env.reset(2)
-    _play(env, _actions(env, 3, seed=1))
+    _play(env, random_actions(env, 3, seed=1))
     _require(
         all(x.tobytes() == y.tobytes() for x, y in zip(seen, kept, strict=True)),
         "a returned observation was overwritten",
@@ -130,7 +146,7 @@ def check_observations_are_owned(env: Env) -> None:
 
 def check_state(make: Callable[[], Env], env: Env, steps: int) -> None:
     """A fresh instance with a saved state goes on bit for bit, from the reset, mid-episode and the episode's end."""
-    actions = _actions(env, steps)
+    actions = random_actions(env, steps)
     for cut in (0, 1, steps // 2):
         env.reset(11)
         head = _play(env, actions[:cut])
@@ -151,7 +167,7 @@ def check_end(make: Callable[[], Env]) -> None:
     with _opened(make) as env, _opened(make) as fresh:
         for seed in range(20):  # a random policy may fall before the horizon
             env.reset(seed)
-            steps = _play(env, _actions(env, env.spec.max_episode_steps + 1, seed))
+            steps = _play(env, random_actions(env, env.spec.max_episode_steps + 1, seed))
             if steps[-1][3]:
                 break
         _require(steps[-1][3] or steps[-1][2], "the episode outlived its horizon")
@@ -161,10 +177,10 @@ def check_end(make: Callable[[], Env]) -> None:
         fresh.set_state(_copy(env.get_state()))
         for ended in (env, fresh):
             try:
-                ended.step(_actions(env, 1)[0])
+                ended.step(random_actions(env, 1)[0])
             except RuntimeError:
                 continue
-            raise AssertionError("a step after the end was not refused")
+            raise ContractBroken("a step after the end was not refused")
         _require(env.reset(3).tobytes() == fresh.reset(3).tobytes(), "the reset after an ended episode differs")
 
 
@@ -180,7 +196,7 @@ def check_clipping(env: Env) -> None:
 
 def check_picture(env: Env) -> None:
     """The picture is an image with something in it, and taking it changes nothing."""
-    actions = _actions(env, 4)
+    actions = random_actions(env, 4)
     env.reset(2)
     first = _play(env, actions)
     env.reset(2)
@@ -196,7 +212,7 @@ def check_tasks(env: Env, tasks: AuxiliaryTasks, steps: int = 40) -> None:
     """Auxiliary tasks are the declared ones, and pure functions of the rows that they are given, each by itself."""
     _require(env.spec.tasks == tasks.names, f"the spec names {env.spec.tasks}, the tasks are {tasks.names}")
     _require(len(set(tasks.names)) == len(tasks.names), "two tasks have one name")
-    actions, obs = _actions(env, steps), env.reset(4)
+    actions, obs = random_actions(env, steps), env.reset(4)
     seen = np.stack([obs, *(step[0] for step in _play(env, actions))])
     before, after, actions = seen[:-1], seen[1:], actions[: len(seen) - 1]
     kept = before.tobytes(), actions.tobytes(), after.tobytes()

@@ -62,8 +62,10 @@ class GymWorld(ReplayWorld):
             frame = self._env.render()
         except gymnasium.error.DependencyNotInstalled as error:
             raise MissingExtra(f"pictures of this env need a package: {error}") from error
+        except NotImplementedError:
+            frame = None
         if not isinstance(frame, np.ndarray):
-            raise ConfigError(f"{self._env} gives no pictures")
+            raise ConfigError(f"env 'gym/{self._task}' gives no pictures: it has no render mode 'rgb_array'")
         return frame.astype(np.uint8)
 
     def close(self) -> None:
@@ -103,6 +105,12 @@ def _registered(task: str) -> str:
         except ModuleNotFoundError as error:
             raise ConfigError(f"env 'gym/{task}' cannot be made: {error}") from None
     return name
+
+
+def raw(task: str) -> tuple[gymnasium.Env[Any, Any], int | None]:
+    """Return an environment as its author wrote it, and the limit of its episodes; ``envs check`` looks at that."""
+    name = _registered(task)
+    return _build(name), gymnasium.spec(name).max_episode_steps
 
 
 def _first_info(env: gymnasium.Env[Any, Any], choices: tuple[int, ...]) -> Mapping[str, Any]:

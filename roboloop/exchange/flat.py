@@ -18,7 +18,7 @@ from roboloop.data.checks import check_memory
 from roboloop.data.dataset import Dataset
 from roboloop.data.episodes import COLUMNS, Episode, Facts, Schema, facts_of
 from roboloop.envs import EnvConfig, make
-from roboloop.exchange.source import Part, Source, join, part, parts_of
+from roboloop.exchange.source import EpisodeFile, FieldPart, join, part, parts_of
 from roboloop.exchange.strangers import FAULTS, check_plain, hdf5_arrays, npz_arrays, num_bytes, reason, size_of
 
 OBS, NEXT_OBS, ACTION = "observations", "next_observations", "actions"
@@ -131,7 +131,7 @@ def _is_one_choice(spec: EnvSpec) -> bool:
 
 
 @contextmanager
-def read_hdf5(path: str, env_id: str | None) -> Iterator[Source]:
+def read_hdf5(path: str, env_id: str | None) -> Iterator[EpisodeFile]:
     """Open an HDF5 file; its episodes are read one by one."""
     import h5py
 
@@ -149,7 +149,7 @@ def read_hdf5(path: str, env_id: str | None) -> Iterator[Source]:
 
 
 @contextmanager
-def read_npz(path: str, env_id: str | None) -> Iterator[Source]:
+def read_npz(path: str, env_id: str | None) -> Iterator[EpisodeFile]:
     """Open an npz file; it is all in memory at once."""
     try:
         arrays = npz_arrays(Path(path))
@@ -158,7 +158,7 @@ def read_npz(path: str, env_id: str | None) -> Iterator[Source]:
     yield _source(path, arrays, env_id)
 
 
-def _source(path: str, arrays: Arrays, env_id: str | None) -> Source:
+def _source(path: str, arrays: Arrays, env_id: str | None) -> EpisodeFile:
     schema, left_out = _schema(path, arrays, env_id), Counter[str]()
     parts = parts_of(schema.spec)
     wanted = [*(_obs_name(OBS, name) for name in parts), ACTION, REWARD, TERMINALS, TIMEOUTS]
@@ -175,7 +175,7 @@ def _source(path: str, arrays: Arrays, env_id: str | None) -> Source:
             raise DataError(f"{path} has {_rows(arrays[name])} rows of {name!r}, but {steps} of {REWARD!r}")
     _check_rows(path, arrays, schema)
     flat = _Flat(path, arrays, schema.spec, all(name in arrays for name in nexts))
-    return Source(schema, flat.episodes(schema, left_out), left_out)
+    return EpisodeFile(schema, flat.episodes(schema, left_out), left_out)
 
 
 def _rows(array: Any) -> int:
@@ -290,7 +290,7 @@ class _Flat:
             final[name] = after[-1:]
         return final
 
-    def _take(self, name: str, begin: int, end: int, about: Part) -> Array:
+    def _take(self, name: str, begin: int, end: int, about: FieldPart) -> Array:
         return self._read(name, begin, end, about.dtype).reshape(end - begin, *about.shape)
 
     def _read(self, name: str, begin: int, end: int, dtype: Any) -> Array:

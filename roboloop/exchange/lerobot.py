@@ -18,7 +18,7 @@ from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.types import Array, EnvSpec
 from roboloop.data.dataset import Dataset
 from roboloop.data.episodes import Episode
-from roboloop.exchange.source import WHOLE, Part, part, parts_of
+from roboloop.exchange.source import WHOLE, FieldPart, part, parts_of
 
 VERSION = "v3.0"
 FPS = 30
@@ -31,7 +31,7 @@ _COUNTERS = ("frame_index", "episode_index", "index", "task_index")
 _PICTURE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
-class Feature(NamedTuple):
+class LeRobotFeature(NamedTuple):
     """One column, as ``info.json`` describes it."""
 
     dtype: str
@@ -79,7 +79,7 @@ def write(data: Dataset, target: Path, fps: int = FPS) -> None:
     (target / "meta" / "info.json").write_text(json.dumps(_info(data, features, len(tasks), fps), indent=1))
 
 
-def _features(data: Dataset) -> dict[str, Feature]:
+def _features(data: Dataset) -> dict[str, LeRobotFeature]:
     spec, features = data.schema.spec, {}
     parts = parts_of(spec)
     for name, about in parts.items():
@@ -89,25 +89,31 @@ def _features(data: Dataset) -> dict[str, Feature]:
                     f"pictures of {about.shape[0]} channels have no place in LeRobot's layout: 1, 3 or 4 have"
                 )
             channels, height, width = about.shape
-            features[_picture_name(name)] = Feature("image", (height, width, channels), ["height", "width", "channels"])
+            features[_picture_name(name)] = LeRobotFeature(
+                "image", (height, width, channels), ["height", "width", "channels"]
+            )
         elif about.dtype == bool:
-            features[f"observation.{name}"] = Feature("bool", (math.prod(about.shape),))
+            features[f"observation.{name}"] = LeRobotFeature("bool", (math.prod(about.shape),))
     numbers = sum(math.prod(about.shape) for about in _numbers(parts).values())
     if numbers:
-        features["observation.state"] = Feature("float32", (numbers,))
-    features["action"] = Feature("float32", (spec.action_dim,))
-    features["next.reward"] = Feature("float32", (1,))
-    features |= {name: Feature("bool", (1,)) for name in ("next.done", "next.truncated")}
+        features["observation.state"] = LeRobotFeature("float32", (numbers,))
+    features["action"] = LeRobotFeature("float32", (spec.action_dim,))
+    features["next.reward"] = LeRobotFeature("float32", (1,))
+    features |= {name: LeRobotFeature("bool", (1,)) for name in ("next.done", "next.truncated")}
     if not np.isnan(data.table["success"]).any():
-        features["next.success"] = Feature("bool", (1,))
-    return {**features, "timestamp": Feature("float32", (1,)), **{n: Feature("int64", (1,)) for n in _COUNTERS}}
+        features["next.success"] = LeRobotFeature("bool", (1,))
+    return {
+        **features,
+        "timestamp": LeRobotFeature("float32", (1,)),
+        **{n: LeRobotFeature("int64", (1,)) for n in _COUNTERS},
+    }
 
 
 def _picture_name(name: str) -> str:
     return "observation.image" if name == WHOLE else f"observation.images.{name}"
 
 
-def _numbers(parts: dict[str, Part]) -> dict[str, Part]:
+def _numbers(parts: dict[str, FieldPart]) -> dict[str, FieldPart]:
     """Return the parts that make up the state."""
     return {name: about for name, about in parts.items() if not about.is_picture and about.dtype != bool}
 
@@ -134,7 +140,7 @@ def _columns(episode: Episode, spec: EnvSpec) -> dict[str, Array]:
 class _DataFiles:
     """Parquet files of at most some MB; an episode is one row group, and never in two files."""
 
-    def __init__(self, root: Path, features: dict[str, Feature]) -> None:
+    def __init__(self, root: Path, features: dict[str, LeRobotFeature]) -> None:
         self._root = root
         self._schema = pa.schema([(name, feature.arrow) for name, feature in features.items()])
         self._number = -1
@@ -195,7 +201,7 @@ class Stats(NamedTuple):
         return {**{name: getattr(self, name).tolist() for name in self._fields[:-1]}, "count": [self.num_rows]}
 
 
-def stats_of(values: Array, feature: Feature) -> Stats:
+def stats_of(values: Array, feature: LeRobotFeature) -> Stats:
     """Return the statistics of one episode."""
     if feature.dtype == "image":
         axes, pixels = (0, 1, 2), values[..., 0].size
@@ -253,7 +259,7 @@ def _write_tasks(root: Path, tasks: list[str]) -> None:
     pq.write_table(table.replace_schema_metadata({"pandas": json.dumps(pandas)}), root / "meta" / "tasks.parquet")
 
 
-def _info(data: Dataset, features: dict[str, Feature], num_tasks: int, fps: int) -> dict[str, Any]:
+def _info(data: Dataset, features: dict[str, LeRobotFeature], num_tasks: int, fps: int) -> dict[str, Any]:
     return {
         "codebase_version": VERSION, "robot_type": data.schema.env_id, "total_episodes": len(data),
         "total_frames": data.num_steps, "total_tasks": num_tasks, "chunks_size": CHUNK_FILES,

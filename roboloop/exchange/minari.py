@@ -31,7 +31,7 @@ from roboloop.data.episodes import COLUMNS, Episode, Facts, Schema, facts_of
 from roboloop.envs.env import Task
 from roboloop.envs.registry import split
 from roboloop.envs.spaces import Space, columns, encode, observations
-from roboloop.exchange.source import WHOLE, Part, Source, join, part, parts_of
+from roboloop.exchange.source import WHOLE, EpisodeFile, FieldPart, join, part, parts_of
 from roboloop.exchange.strangers import FAULTS, hdf5_arrays, num_bytes, reason, size_of
 
 OURS = "roboloop"
@@ -67,7 +67,7 @@ def _obs_space(spec: EnvSpec) -> Space:
     return inner[WHOLE] if WHOLE in inner else spaces.Dict(inner)
 
 
-def _box(about: Part) -> Space:
+def _box(about: FieldPart) -> Space:
     if about.dtype == bool:
         return spaces.MultiBinary(about.shape)
     if about.dtype.kind == "f":
@@ -130,7 +130,7 @@ def _plain(values: Array) -> Array:
 
 
 @contextmanager
-def read(path: str, env_id: str | None) -> Iterator[Source]:
+def read(path: str, env_id: str | None) -> Iterator[EpisodeFile]:
     """Open a dataset's directory, or one of Minari's own by its id; its episodes are read one by one."""
     try:
         dataset = _open(path)
@@ -139,7 +139,7 @@ def read(path: str, env_id: str | None) -> Iterator[Source]:
     except FAULTS as error:
         raise DataError(f"{path} is not a Minari dataset that can be read: {reason(error)}") from None
     left_out: Counter[str] = Counter()
-    yield Source(schema, _episodes(path, dataset, schema, bool(ours), left_out), left_out)
+    yield EpisodeFile(schema, _episodes(path, dataset, schema, bool(ours), left_out), left_out)
 
 
 def _open(path: str) -> minari.MinariDataset:

@@ -15,7 +15,7 @@ WHOLE = ""
 """Name of the only part of an observation that is not a record."""
 
 
-class Source(NamedTuple):
+class EpisodeFile(NamedTuple):
     """A dataset of another format, to be read once from its beginning to its end."""
 
     schema: Schema
@@ -24,7 +24,7 @@ class Source(NamedTuple):
     """What was left out or altered, in words; filled while the episodes are read."""
 
 
-class Part(NamedTuple):
+class FieldPart(NamedTuple):
     """One array of an observation."""
 
     dtype: np.dtype[Any]
@@ -36,12 +36,12 @@ class Part(NamedTuple):
         return self.dtype == np.uint8 and len(self.shape) == 3
 
 
-def parts_of(spec: EnvSpec) -> dict[str, Part]:
+def parts_of(spec: EnvSpec) -> dict[str, FieldPart]:
     """Return the fields of observations that are records, or all of it by the name ``WHOLE``."""
     fields = spec.obs_dtype.fields
     if fields is None:
-        return {WHOLE: Part(spec.obs_dtype, spec.obs_shape)}
-    return {name: Part(kind.base, kind.shape) for name, (kind, *_) in fields.items()}
+        return {WHOLE: FieldPart(spec.obs_dtype, spec.obs_shape)}
+    return {name: FieldPart(kind.base, kind.shape) for name, (kind, *_) in fields.items()}
 
 
 def part(obs: Array, name: str) -> Array:

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from roboloop.core.cluster import SCHEME
-from roboloop.core.config import flag_names
 from roboloop.core.errors import ConfigError, DataError, nearest
 from roboloop.core.files import disk_errors, open_regular
+from roboloop.core.flags import flag_names
 from roboloop.core.options import Options
 from roboloop.core.text import printable
 from roboloop.launch import plan
 from roboloop.launch.control import end_launcher, is_left_running, told
-from roboloop.launch.engine import Engine, Local
+from roboloop.launch.engine import JobEngine, Local
 from roboloop.launch.job import Job
 from roboloop.launch.launcher import Launcher, Queue, Rules, conclude
 from roboloop.launch.slots import Slot, describe, discover, make_slots
@@ -81,7 +81,7 @@ def sweep(args: list[str]) -> int:
             engine.close()
 
 
-def _settle(known: Namespace, on_gpu: bool, num_runs: int | None) -> tuple[Engine, list[Slot], str]:
+def _settle(known: Namespace, on_gpu: bool, num_runs: int | None) -> tuple[JobEngine, list[Slot], str]:
     """Return what starts the runs, where there is room for them, and that in words."""
     if known.on == HERE:
         machine = discover()
@@ -106,7 +106,7 @@ def _settle(known: Namespace, on_gpu: bool, num_runs: int | None) -> tuple[Engin
     return engine, slots, engine.describe(slots)
 
 
-def launch(jobs: Iterable[Job], slots: list[Slot], rules: Rules, engine: Engine | None = None) -> int:
+def launch(jobs: Iterable[Job], slots: list[Slot], rules: Rules, engine: JobEngine | None = None) -> int:
     """Bring runs to their end."""
     live: list[Job] = []
     waiting: list[Job] = []

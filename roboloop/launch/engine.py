@@ -59,7 +59,7 @@ class Started(Protocol):
         ...
 
 
-class Engine(Protocol):
+class JobEngine(Protocol):
     """Starts runs."""
 
     def start(self, job: Job, slot: Slot, warn: Callable[[str], None]) -> Started | None:

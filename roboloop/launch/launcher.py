@@ -19,7 +19,7 @@ from typing import Protocol
 from roboloop.core.errors import DataError
 from roboloop.core.processes import memory_bytes
 from roboloop.core.stop import StopRequest
-from roboloop.launch.engine import Engine, Local, Started
+from roboloop.launch.engine import JobEngine, Local, Started
 from roboloop.launch.job import EXISTS, Job
 from roboloop.launch.slots import Slot
 from roboloop.run.commands import STOPPED
@@ -122,7 +122,7 @@ class Launcher:
         rules: Rules,
         say: Callable[[str], None],
         known: Counter[str],
-        engine: Engine | None = None,
+        engine: JobEngine | None = None,
     ) -> None:
         self._engine = engine or Local()
         self._supply, self._slots, self._rules, self.say = supply, list(slots), rules, say

@@ -21,7 +21,7 @@ from roboloop.core.config import to_dict
 from roboloop.core.errors import ConfigError, DataError, nearest, needs_extra
 from roboloop.core.rng import derive
 from roboloop.launch import plan
-from roboloop.launch.engine import Engine
+from roboloop.launch.engine import JobEngine
 from roboloop.launch.job import Job
 from roboloop.launch.journal import journal_storage, mend
 from roboloop.launch.launcher import Launcher, Rules, conclude
@@ -176,7 +176,7 @@ def search(
     rules: Rules,
     args: Sequence[str],
     say: Callable[[str], None],
-    engine: Engine | None = None,
+    engine: JobEngine | None = None,
 ) -> int:
     """Search, or go on with a search."""
     study = open_study(sweep)

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from roboloop.core.config import override, read_file, to_dict
+from roboloop.core.config import override, read_file, resource_keys, to_dict
 from roboloop.core.errors import ConfigError, nearest
 from roboloop.core.files import is_there
 from roboloop.run.commands import base_config, config_of
-from roboloop.run.config import MAY_CHANGE, Experiment
+from roboloop.run.config import Experiment
 from roboloop.run.rundir import RunDir, run_path
 from roboloop.track.summary import flatten
 
@@ -168,7 +168,7 @@ def check_existing(run: Planned) -> None:
     there = RunDir.open(run.path, check_names=False).config
     for key, old, new in differences(there, run.config):
         shrunk = key == "steps" and new < old
-        if shrunk or not key.startswith(MAY_CHANGE):
+        if shrunk or key not in resource_keys(run.config):
             raise ConfigError(f"{run.path} has {key} {old!r}, the sweep says {new!r}: give it another --name")
 
 

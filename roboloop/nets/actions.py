@@ -33,7 +33,7 @@ class Density(NamedTuple):
     kept: tuple[tuple[Tensor, ...], ...]  # by each part of the head
 
 
-class Part(Protocol):
+class ActionPart(Protocol):
     """One kind of actions: a stretch of the parameters, and some columns of the action."""
 
     num_params: int
@@ -218,7 +218,7 @@ class ActionHead:
         chosen = [column for column, n in enumerate(choices) if n]
         continuous = [column for column, n in enumerate(choices) if not n]
         self.num_logits, self.num_continuous = sum(choices), len(continuous)
-        self._parts: list[Part] = []
+        self._parts: list[ActionPart] = []
         if chosen:
             self._parts.append(Choices([choices[column] for column in chosen], chosen))
         if continuous:
@@ -271,7 +271,7 @@ class ActionHead:
         pairs = zip(self._parts, self._params(old), self._params(new), strict=True)
         return torch.cat([part.kl_gradient(p, q, mask) for part, p, q in pairs], dim=1)
 
-    def _each(self, params: Tensor, action: Tensor) -> list[tuple[Part, Tensor, Tensor]]:
+    def _each(self, params: Tensor, action: Tensor) -> list[tuple[ActionPart, Tensor, Tensor]]:
         if len(self._parts) == 1:
             return [(self._parts[0], params, action)]
         columns = [action[:, part.columns] for part in self._parts]

@@ -47,7 +47,7 @@ class Head(Protocol):
         ...
 
 
-class Gaussian:
+class TanhGaussian:
     """tanh-Gaussian columns (``nets/heads.py``)."""
 
     def __init__(self, columns: int) -> None:
@@ -222,13 +222,13 @@ class ActorKind:
     def head(self, action_dim: int) -> Head:
         """Return the head of the network, or of the first one."""
         if self.is_plain:
-            return Gaussian(action_dim)
-        pick = Choice(self.pick_dim, self.temperature) if self.is_choice else Gaussian(self.pick_dim)
+            return TanhGaussian(action_dim)
+        pick = Choice(self.pick_dim, self.temperature) if self.is_choice else TanhGaussian(self.pick_dim)
         return pick if self.in_turn else Beside(pick, self.place_head(action_dim))
 
     def place_head(self, action_dim: int) -> Head:
         """Return the head of what is not picked."""
-        return Gaussian(action_dim - self.pick_dim)
+        return TanhGaussian(action_dim - self.pick_dim)
 
     def to_data(self) -> dict[str, Any]:
         """Return the kind as plain data."""

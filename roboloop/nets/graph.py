@@ -83,7 +83,7 @@ class Graph:
         return data
 
 
-class Seen(NamedTuple):
+class GraphInputs(NamedTuple):
     """An observation as networks take it."""
 
     vector: Value | None  # [batch, vector_dim] float32
@@ -91,7 +91,7 @@ class Seen(NamedTuple):
     mask: Value | None  # [batch, sum of choices] bool
 
 
-def observation(graph: Graph, spec: EnvSpec, fields: Fields) -> Seen:
+def observation(graph: Graph, spec: EnvSpec, fields: Fields) -> GraphInputs:
     """Add the fields of an observation, frame stack included, as inputs in the environment's own types."""
     inputs: dict[str, Value] = {}
     if spec.obs_dtype.fields is None:
@@ -109,7 +109,7 @@ def observation(graph: Graph, spec: EnvSpec, fields: Fields) -> Seen:
         # the newest frame comes last
         frames = graph.op("Flatten", graph.op("Cast", inputs[MASK], to=TensorProto.BOOL), axis=1)
         mask = graph.columns(frames, (fields.frames - 1) * fields.mask_dim, fields.frames * fields.mask_dim)
-    return Seen(graph.beside(vectors) if vectors else None, pictures, mask)
+    return GraphInputs(graph.beside(vectors) if vectors else None, pictures, mask)
 
 
 def lead(frames: int) -> tuple[int, ...]:

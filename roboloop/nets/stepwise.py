@@ -12,7 +12,7 @@ from roboloop.nets.flat import Views
 from roboloop.nets.grouped import places_by_group
 from roboloop.nets.layers import Scratch
 from roboloop.nets.mlp import MLP, MLPSpec, Shapes, initialise
-from roboloop.nets.windows import Windows
+from roboloop.nets.windows import WindowInputs
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Stepwise:
         self._mlp = MLP(spec.mlp, weights, grads, windows * spec.steps, Scratch(device))
         self._num_features = spec.num_features
 
-    def forward(self, windows: Windows, rng: np.random.Generator) -> Tensor:
+    def forward(self, windows: WindowInputs, rng: np.random.Generator) -> Tensor:
         """Return outputs ``[rows, outputs]``; nothing is drawn."""
         return self._mlp.forward(windows.state)
 

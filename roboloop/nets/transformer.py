@@ -19,7 +19,7 @@ from roboloop.nets.flat import Views, prefixed, under
 from roboloop.nets.kv_cache import CachedTransformer
 from roboloop.nets.layers import LayerNorm, Linear, ReLU, Scratch, as_in_out, weight_shape
 from roboloop.nets.mlp import Shapes
-from roboloop.nets.windows import STATE, TOKENS, UNSEEN, Windows
+from roboloop.nets.windows import STATE, TOKENS, UNSEEN, WindowInputs
 
 INNER = 4
 """Width of a block's hidden layer, in widths of a token."""
@@ -98,7 +98,7 @@ class Embedding:
         self._features_t = self._layers[STATE][0][: spec.num_features].t()
         self._tokens = torch.empty(windows * spec.steps, len(TOKENS), spec.width, device=self._time.device)
 
-    def forward(self, windows: Windows) -> Tensor:
+    def forward(self, windows: WindowInputs) -> Tensor:
         """Return the tokens ``[rows * 3, width]``."""
         self._t, self._inputs = windows.t, (windows.return_to_go, windows.state, windows.action)
         time = self._time.index_select(0, windows.t)
@@ -222,7 +222,7 @@ class Transformer:
         self._head = Linear(under("head", weights), under("head", grads), y, scratch, "head")
         self._causal = torch.full((tokens, tokens), UNSEEN, device=device).triu_(1)
 
-    def forward(self, windows: Windows, rng: np.random.Generator) -> Tensor:
+    def forward(self, windows: WindowInputs, rng: np.random.Generator) -> Tensor:
         """Return outputs ``[rows, outputs]``, those of padded steps without meaning."""
         bias, state_bias = self._biases(windows.valid)
         self._dropout.draw(rng)

@@ -21,7 +21,7 @@ UNSEEN = -1e9
 """Score of a token that must not be looked at: its probability is exactly zero."""
 
 
-class Windows(NamedTuple):
+class WindowInputs(NamedTuple):
     """N windows of K steps as networks take them; row ``window * K + step``, all finite, also where padded."""
 
     state: Tensor  # [N * K, S] what the encoder says of the states
@@ -34,7 +34,7 @@ class Windows(NamedTuple):
 class WindowNet(Protocol):
     """A network for a fixed number of windows; ``forward`` keeps what ``backward`` needs."""
 
-    def forward(self, windows: Windows, rng: np.random.Generator) -> Tensor:
+    def forward(self, windows: WindowInputs, rng: np.random.Generator) -> Tensor:
         """Return one row of outputs per step; whatever is random comes from ``rng``."""
         ...
 
@@ -43,7 +43,7 @@ class WindowNet(Protocol):
         ...
 
 
-class Actor(Protocol):
+class WindowActor(Protocol):
     """The same network acting step by step; what it must remember lies in the caller's ``memory [B, memory_size]``."""
 
     memory_size: int
@@ -76,7 +76,7 @@ class WindowNetSpec(Protocol):
         """Return the network that learns from so many windows at once."""
         ...
 
-    def actor(self, weights: Views, return_norm: Tensor) -> Actor:
+    def actor(self, weights: Views, return_norm: Tensor) -> WindowActor:
         """Return the network that acts; ``return_norm`` is the scale of returns and the return to reach."""
         ...
 

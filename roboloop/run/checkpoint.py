@@ -32,7 +32,7 @@ from roboloop.core.resources import free_memory_bytes
 from roboloop.core.state import join, split
 from roboloop.core.types import Array, State
 from roboloop.data.journal import Frontier
-from roboloop.track.metrics import Mark
+from roboloop.track.metrics import LogMark
 
 FORMAT = 2
 _TENSORS, _MANIFEST = "state.safetensors", "manifest.json"
@@ -47,7 +47,7 @@ class Checkpoint(NamedTuple):
     step: int
     state: State
     journal: Frontier
-    logs: dict[str, Mark]
+    logs: dict[str, LogMark]
     seconds: dict[str, float]
     config: Mapping[str, Any]
     """What the run was then, by config key (``run/config.py: identity``); empty in checkpoints of older versions."""
@@ -119,7 +119,7 @@ def read(path: Path) -> Checkpoint:
             raise DataError(f"checkpoint {path} is damaged: it is of step {body['step']}")
         frontier = Frontier(*map(int, body["journal"]))
         sums = body.get("log_checksums", {})
-        logs = {name: Mark(int(offset), sums.get(name)) for name, offset in body["log_offsets"].items()}
+        logs = {name: LogMark(int(offset), sums.get(name)) for name, offset in body["log_offsets"].items()}
         seconds = {str(name): float(value) for name, value in body["seconds"].items()}
         config = dict(body.get("config", {}))
         return Checkpoint(path, int(body["step"]), state, frontier, logs, seconds, config, body["files"][_TENSORS])

@@ -6,18 +6,22 @@ import contextlib
 import os
 import runpy
 import sys
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from roboloop.core.config import flag_names, override, parse_flags, read_file, to_dict
+from roboloop.algos import registry as algorithms
+from roboloop.core.config import override, read_file, resource_keys, to_dict
 from roboloop.core.errors import ConfigError, DataError, DiskError, RunExists, nearest
 from roboloop.core.files import is_there
+from roboloop.core.flags import describe, flag_names, hint_for, keys_of, parse_flags
 from roboloop.core.options import Options
 from roboloop.core.text import printable
 from roboloop.run import checkpoint, recipes, trust
 from roboloop.run.build import Parts, build
-from roboloop.run.config import MAY_CHANGE, Experiment
+from roboloop.run.config import Experiment
+from roboloop.run.envs import check_before_training
 from roboloop.run.rundir import RunDir, find_run, run_path
 
 STOPPED = 4
@@ -25,16 +29,14 @@ STOPPED = 4
 
 def train(args: list[str]) -> int:
     """Start, resume or fork a run."""
-    options = Options(prog="roboloop train", add_help=False, allow_abbrev=False)
-    options.add_argument("--config", type=Path)
-    options.add_argument("--resume", nargs="?", const="", default=None)
-    options.add_argument("--fork", type=Path)
-    options.add_argument("--at", type=int)
-    options.add_argument("--algo", help="start from this algorithm's defaults")
+    options = _train_options()
     # only the first word can be a recipe: later ones are values of config flags that argparse does not know
     recipe = args[0] if args and not args[0].startswith("-") else None
     known, flags = options.parse_known_args(args[1:] if recipe else args)
     flags = aliases(flags)
+    if known.help or known.help_all:
+        print(_train_help(options, _shown_config(recipe, known, flags), known.help_all))
+        return 0
     if known.fork:
         return _fork(known.fork, known.at, flags, args)
     if known.resume:
@@ -51,22 +53,62 @@ def train(args: list[str]) -> int:
         return _run(run, resume=True)
     from roboloop.run.start import take_over
 
-    RunDir.free_path(config)
+    if not known.overwrite:
+        RunDir.free_path(config)
+    check_before_training(config)
     parts = build(config)  # before anything is on disk: an env that cannot be made leaves no trace
     with _closed_by_errors(parts):
         take_over(parts.algo, config)
+        if known.overwrite and (old := RunDir.move_aside(config)):
+            print(f"the run that was there is now {printable(old)}")
     return _run(RunDir.create(config, ["train", *args]), resume=False, parts=parts)
+
+
+def _train_options() -> Options:
+    options = Options(prog="roboloop train", add_help=False, allow_abbrev=False)
+    add = options.add_argument
+    add("--config", type=Path, metavar="FILE", help="YAML or JSON file with config keys, over the recipe's")
+    add("--algo", metavar="NAME", help=f"algorithm to start from, or module:attr ({', '.join(algorithms.known())})")
+    add("--resume", nargs="?", const="", default=None, metavar="RUN", help="continue a run; without RUN, this one")
+    add("--fork", type=Path, metavar="RUN", help="branch off a run with other settings")
+    add("--at", type=int, metavar="STEP", help="with --fork: the step of a checkpoint")
+    add("--overwrite", action="store_true", help="move a run of the same name aside and start over")
+    add("-h", "--help", action="store_true", help="show the keys of this algorithm and environment")
+    add("--help-all", action="store_true", help="show all config keys with their full text")
+    return options
+
+
+def _shown_config(recipe: str | None, known: Namespace, flags: list[str]) -> Experiment:
+    """Return the config whose keys help shows; other flags may be wrong, which is why help was asked for."""
+    base = base_config(recipe, known.config, known.algo)
+    with contextlib.suppress(ConfigError):
+        return parse_flags(base, flags)
+    return base
+
+
+SHOWN = ("", "env", "algo")
+"""Sections that ``train --help`` shows; ``--help-all`` shows all."""
+
+
+def _train_help(options: Options, config: Experiment, everything: bool) -> str:
+    usage = "usage: roboloop train [RECIPE] [--KEY VALUE]...        roboloop recipes lists recipes"
+    own = options.format_help().partition("options:\n")[2].rstrip()
+    head = f"{usage}\n\noptions:\n{own}\n\n"
+    if everything:
+        return f"{head}config keys, with their values:\n{describe(config)}"
+    others = sorted({key.path[0] for key in keys_of(config) if len(key.path) > 1} - set(SHOWN))
+    rest = f"more keys: --help-all shows those of {', '.join(others)}, and the full text of all"
+    return f"{head}config keys of {config.algo.name} on {config.env.id}:\n{describe(config, SHOWN)}\n\n{rest}"
 
 
 def config_of(base: Experiment, flags: list[str]) -> Experiment:
     """Return the config of base and flags; with a dataset, flags for the environment change that of the data."""
-    usage = "roboloop train [RECIPE | --config FILE]"
-    config = parse_flags(base, flags, usage)
+    config = parse_flags(base, flags)
     if not config.dataset:
         return config
     from roboloop.run.offline import env_of_dataset
 
-    return parse_flags(override(base, {"env": env_of_dataset(config.dataset)}), flags, usage)
+    return parse_flags(override(base, {"env": env_of_dataset(config.dataset)}), flags)
 
 
 def aliases(flags: list[str]) -> list[str]:
@@ -79,7 +121,10 @@ def base_config(recipe: str | None, file: Path | None, algo: str | None) -> Expe
     """Return the config that flags change: the defaults, a recipe over them, and a file over that."""
     data: dict[str, Any] = recipes.load(recipe) if recipe else {}
     config = override(Experiment(), data)
-    config = override(config, read_file(file)) if file else config
+    if file:
+        data = read_file(file)
+        trust.vouch_for_file(data)
+        config = override(config, data)
     return override(config, {"algo": {"name": algo}}) if algo else config
 
 
@@ -90,10 +135,10 @@ def _reopen(path: Path, flags: list[str]) -> RunDir:
         if name not in flag_names(run.config):
             name = name.replace("no-", "", 1)  # as a switch is turned off
         if name not in flag_names(run.config):
-            raise ConfigError(f"unknown option {flag}{nearest(name, flag_names(run.config))}")
-        if not name.replace("-", "_").startswith(MAY_CHANGE):
+            raise ConfigError(f"unknown option {flag}{hint_for(name, flag_names(run.config))}")
+        if name.replace("-", "_") not in resource_keys(run.config):
             raise ConfigError(f"{flag} cannot change in a resumed run: --fork {path} --at STEP makes a new one")
-    config = parse_flags(run.config, flags, "roboloop train --resume RUN")
+    config = parse_flags(run.config, flags)
     trust.check(config, path / "config.yaml")
     config.check()
     if run.is_done and config.steps <= run.status()["step"]:
@@ -118,7 +163,7 @@ def _fork(source: Path, step: int | None, flags: list[str], args: list[str]) -> 
     if step is None:
         raise ConfigError("--fork RUN needs --at STEP")
     old = RunDir.open(source)
-    config = parse_flags(old.config, flags, "roboloop train --fork RUN --at STEP")
+    config = parse_flags(old.config, flags)
     config.check()
     for name in ("env.id", "env.num_envs", "env.frame_stack", "algo.name", "sample.groups"):
         section, key = name.split(".")
@@ -126,6 +171,7 @@ def _fork(source: Path, step: int | None, flags: list[str], args: list[str]) -> 
             hint = f" (--start {source} takes over weights alone)" if name == "env.id" else ""
             raise ConfigError(f"a fork keeps {name}: its buffer and its running episodes depend on it{hint}")
     RunDir.free_path(config)
+    check_before_training(config)
     parts = build(config)
     with _closed_by_errors(parts):  # what does not fit leaves no trace
         point = old.checkpoint_at(step)
@@ -157,6 +203,7 @@ def _run(run: RunDir, resume: bool, parts: Parts | None = None) -> int:
                 take_over(runner.algo, cfg)
             progress.note(f"resumed at step {step}")
         state = runner.train()
+        progress.finish()
         hint = f"; go on with: roboloop train --resume {run.path}" if state == "stopped" else ""
         progress.note(f"{state} at step {runner.clock.step}{hint}")
         if state == "done" and not cfg.eval.episodes:
@@ -201,7 +248,7 @@ def evaluate(args: list[str]) -> int:
         raise ConfigError("--task is a --schedule of one task: choose one of them")
     if known.episodes < 1:
         raise ConfigError(f"--episodes must be at least 1, not {known.episodes}")
-    from roboloop.run.posthoc import Wish, evaluate_expert, evaluate_run
+    from roboloop.run.posthoc import EvalRequest, evaluate_expert, evaluate_run
 
     if known.expert:
         if known.env:
@@ -214,7 +261,7 @@ def evaluate(args: list[str]) -> int:
     for target in known.target or [None]:
         schedule = known.task or known.schedule or ""
         about = (known.episodes, known.seed, known.name, known.video, target, schedule, known.env, tuple(flags))
-        wish = Wish(*about, pick=known.pick or "")
+        wish = EvalRequest(*about, pick=known.pick or "")
         evaluate_run(find_run(known.run), known.checkpoint, wish)
     return 0
 

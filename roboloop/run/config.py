@@ -4,47 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
-from roboloop.algos.config import BCConfig, DTConfig, MTSACConfig, PPOConfig, SACConfig, SACSettings
-from roboloop.algos.dynamics_config import DynamicsConfig
-from roboloop.algos.gail_config import GAILConfig
-from roboloop.algos.guided_config import (
-    DACConfig,
-    GuidedSettings,
-    IntentionSettings,
-    LfGPConfig,
-    RCEConfig,
-    SQILConfig,
-    VPACEConfig,
-)
-from roboloop.algos.pick_config import PickConfig
-from roboloop.algos.refine_config import RefineConfig
-from roboloop.core.config import INFINITE, to_dict
+from roboloop.algos import registry as algorithms
+from roboloop.algos.sac_config import SACConfig
+from roboloop.algos.spec import AlgorithmSpec
+from roboloop.core.config import BY_NAME, INFINITE, RESOURCE, resource_keys, to_dict
 from roboloop.core.errors import ConfigError
+from roboloop.core.types import AlgorithmConfig
 from roboloop.data.config import RecordConfig, ReplayConfig
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
 from roboloop.sample.config import SampleConfig
 from roboloop.track.summary import flatten
 
-AlgoConfig: TypeAlias = (
-    SACConfig | MTSACConfig | PPOConfig | DTConfig | BCConfig
-    | DACConfig | GAILConfig | LfGPConfig | VPACEConfig | SQILConfig | RCEConfig
-    | DynamicsConfig | RefineConfig | PickConfig
-)  # fmt: skip
-
-
 MOST_UPDATES, MOST_EPISODES = 10_000, 10**6
 """Per environment step, and per evaluation: more looks like a hang."""
-MAY_CHANGE = (
-    "steps", "checkpoint.", "eval.stop_", "algo.processes", "algo.sac.processes", "algo.ppo.processes",
-    "sample.workers", "sample.on", "sample.address", "sample.worker_cpus", "sample.publish_every_s",
-    "sample.restarts", "sample.hang_s", "sample.worker_memory_mb", "sample.max_misses",
-    "sample.learner_hang_s", "observer", "tensorboard", "wandb", "record.budget_mb", "record.min_free_mb",
-    "record.ring_mb", "record.commit_s", "record.restarts", "env.panda.address",
-)  # fmt: skip
-"""Beginnings of the keys that a resumed run may be given anew: nothing that changes the past or the next step."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +46,9 @@ class EvalConfig:
     """Episodes per evaluation; 0 = none while training, as on a robot: roboloop eval RUN --checkpoint all."""
     seed: int = 0
     """Fixes the evaluation goals; the same for all runs, so that they are compared on equal terms."""
-    stop_success: float | None = None
+    stop_success: float | None = field(default=None, metadata=RESOURCE)
     """End training once evaluations reach this success rate."""
-    stop_evaluations: int = 2
+    stop_evaluations: int = field(default=2, metadata=RESOURCE)
     """So many evaluations in a row must reach it: one alone may be luck."""
     background: bool = False
     """Evaluate in a process of its own while training goes on; the result is written at the next evaluation."""
@@ -103,7 +78,7 @@ class Experiment:
     """First part of runs/<experiment>/<task>/<seed>."""
     seed: int = 0
     """Seeds everything: environments, networks, exploration, replay."""
-    steps: int = 100_000
+    steps: int = field(default=100_000, metadata=RESOURCE)
     """Environment steps to train for, over all environments; gradient steps where a dataset is learned from."""
     warmup_steps: int = 1_000
     """Steps with uniformly random actions before learning begins."""
@@ -113,13 +88,13 @@ class Experiment:
     """Where networks live; 'cuda' is accepted but has not been run by us."""
     runs_dir: str = "runs"
     """Where run directories are made."""
-    observers: tuple[str, ...] = ()
+    observers: tuple[str, ...] = field(default=(), metadata=RESOURCE)
     """Hooks, as module:Class with on_training_step, on_episode or on_checkpoint; they run beside training."""
-    observer_budget_s: float = 1.0
+    observer_budget_s: float = field(default=1.0, metadata=RESOURCE)
     """An observer that takes longer than this for one event is named in a warning."""
-    tensorboard: bool = True
+    tensorboard: bool = field(default=True, metadata=RESOURCE)
     """Mirror metrics.jsonl to TensorBoard events."""
-    wandb: bool = False
+    wandb: bool = field(default=False, metadata=RESOURCE)
     """Mirror metrics.jsonl to Weights & Biases, offline unless WANDB_MODE says otherwise."""
     start: str = ""
     """A run whose last weights training begins with, where observations and actions are the same: the next tier of a
@@ -136,11 +111,11 @@ class Experiment:
     """Decoded observations of a dataset that are kept in memory."""
     env: EnvConfig = field(default_factory=EnvConfig)
     sample: SampleConfig = field(default_factory=SampleConfig)
-    algo: AlgoConfig = field(default_factory=SACConfig)
+    algo: AlgorithmConfig = field(default_factory=SACConfig, metadata={BY_NAME: algorithms.default_config})
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     update: UpdateConfig = field(default_factory=UpdateConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
-    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig, metadata=RESOURCE)
     record: RecordConfig = field(default_factory=RecordConfig)
 
     def check(self) -> None:
@@ -173,64 +148,47 @@ class Experiment:
         self._check_evaluation()
         self._check_offline()
         self._check_real_time()
-        if isinstance(self.algo, SACSettings | GuidedSettings | PickConfig):
-            self.replay.check(self.env.num_envs, self.algo.batch_size)
-        if isinstance(self.algo, GuidedSettings | GAILConfig | DynamicsConfig | RefineConfig):
-            self._check_single_observations()
-        if isinstance(self.algo, GuidedSettings):
-            self._check_guided(self.algo)
-        if isinstance(self.algo, PickConfig):
-            self._check_picks(self.algo)
-        if self.on_policy is not None:
-            self._check_on_policy(self.on_policy)
+        self._check_algorithm()
+
+    @property
+    def algorithm(self) -> AlgorithmSpec:
+        """The record of the algorithm that the config names."""
+        return algorithms.find(self.algo.name)
 
     @property
     def has_replay(self) -> bool:
         """Whether experience is kept and learned from many times."""
-        return isinstance(self.algo, SACSettings | GuidedSettings | PickConfig)
+        return self.algorithm.learns_from == "replay"
 
     @property
-    def on_policy(self) -> PPOConfig | None:
-        """The PPO that learns from each rollout once; None where a replay or a dataset is learned from."""
-        if isinstance(self.algo, GAILConfig | DynamicsConfig | RefineConfig):
-            return self.algo.ppo
-        return self.algo if isinstance(self.algo, PPOConfig) else None
+    def rollout(self) -> Any:
+        """Where ``rollout_steps`` and ``batch_envs`` are; None where a replay or a dataset is learned from."""
+        return self.algorithm.rollout(self.algo) if self.algorithm.learns_from == "rollouts" else None
+
+    @property
+    def batch_envs(self) -> int:
+        """Environments whose rollouts make one update of an algorithm that learns from rollouts."""
+        return getattr(self.rollout, "batch_envs", None) or self.env.num_envs
 
     @property
     def is_offline(self) -> bool:
         """Whether a dataset is learned from, and nothing is collected."""
-        return isinstance(self.algo, DTConfig | BCConfig)
+        return self.algorithm.learns_from == "dataset"
 
     def _check_tasks(self) -> None:
         if not self.is_offline:  # the environment is then only evaluated in
             registry.check_columns(self.env)
-        num_tasks, in_group = len(registry.task_set(self.env.id)), self.env.num_envs // self.sample.groups
-        if isinstance(self.algo, MTSACConfig) and self.sample.free_running and num_tasks and in_group % num_tasks:
-            raise ConfigError(
-                f"with sample.free_running each group needs every task: {in_group} envs are no multiple of {num_tasks}"
-            )
+        if registry.task_set(self.env.id) and not self.algorithm.task_sets:
+            raise ConfigError(f"{self.algo.name} learns in one environment: {self.env.id} is a set; take --algo mtsac")
 
-    def _check_picks(self, algo: PickConfig) -> None:
-        if registry.task_set(self.env.id):
-            raise ConfigError(f"{algo.name} learns one task: {self.env.id} is a set")
-        if self.env.frame_stack != 1:
-            raise ConfigError(f"{algo.name} waits until nothing moves: leave env.frame_stack at 1")
-
-    def _check_single_observations(self) -> None:
-        does = "begins with a policy of" if isinstance(self.algo, RefineConfig) else "compares"
-        whose = "" if isinstance(self.algo, RefineConfig) else " with an expert's"
-        if self.env.frame_stack != 1:
-            raise ConfigError(f"{self.algo.name} {does} single observations{whose}: leave env.frame_stack at 1")
-
-    def _check_guided(self, algo: GuidedSettings) -> None:
-        if registry.task_set(self.env.id):
-            raise ConfigError(f"{algo.name} learns tasks of one environment: {self.env.id} is a set; take --algo mtsac")
-        if not isinstance(algo, IntentionSettings) or algo.schedule.name != "learned":
-            return
-        sample = self.sample
-        if sample.workers or sample.real_time != "off" or sample.steps != 1:
-            raise ConfigError("schedule 'learned' is told of each episode as it ends: leave sample.workers, steps and "
-                              "real_time alone")  # fmt: skip
+    def _check_algorithm(self) -> None:
+        if self.has_replay:
+            self.replay.check(self.env.num_envs, getattr(self.algo, "batch_size", 1))
+        if self.env.frame_stack != 1 and not self.algorithm.frame_stack:
+            raise ConfigError(f"{self.algo.name} takes single observations: leave env.frame_stack at 1")
+        if self.rollout is not None:
+            self._check_rollouts()
+        self.algorithm.check(self)
 
     def _check_most(self) -> None:
         most: dict[str, tuple[float, int]] = {
@@ -258,8 +216,6 @@ class Experiment:
             return
         if self.record.keep != "none":
             raise ConfigError("record.keep is for training in an environment, not on a dataset")
-        if self.env.frame_stack != 1:
-            raise ConfigError(f"{self.algo.name} sees whole windows: leave env.frame_stack at 1")
         if not 0 < self.top_percent <= 100:
             raise ConfigError(f"config key 'top_percent' must be above 0 and at most 100, not {self.top_percent}")
         if self.window_every < 1:
@@ -280,16 +236,14 @@ class Experiment:
         if on_wall_clock and mode == "off" and not self.is_offline:
             raise ConfigError(f"env.panda.driver {self.env.panda.driver!r} does not wait: set sample.real_time")
 
-    def _check_on_policy(self, algo: PPOConfig) -> None:
+    def _check_rollouts(self) -> None:
         if self.sample.steps != 1:
-            raise ConfigError("config key 'sample.steps' is for off-policy algorithms: PPO has algo.rollout_steps")
+            raise ConfigError("config key 'sample.steps' is for off-policy algorithms: others have algo.rollout_steps")
         columns = self.env.num_envs // (self.sample.groups if self.sample.free_running else 1)
-        batch = algo.batch_envs or self.env.num_envs
-        if batch % columns:
-            raise ConfigError(f"algo.batch_envs {batch} is not a multiple of the {columns} envs that a rollout has")
-        if isinstance(self.algo, DynamicsConfig) and self.algo.max_lag and not columns == batch == self.env.num_envs:
-            raise ConfigError("windows with lags look back on the rollout before: they need all envs in each, in order")
-        algo.check_split(batch)
+        if self.batch_envs % columns:
+            raise ConfigError(
+                f"algo.batch_envs {self.batch_envs} is not a multiple of the {columns} envs that a rollout has"
+            )
 
 
 def identity(config: Experiment) -> dict[str, Any]:
@@ -299,4 +253,5 @@ def identity(config: Experiment) -> dict[str, Any]:
     plain = {
         key: str(value) if isinstance(value, float) and math.isinf(value) else value for key, value in flat.items()
     }
-    return {key: value for key, value in plain.items() if not key.startswith(MAY_CHANGE)}
+    may_change = resource_keys(config)
+    return {key: value for key, value in plain.items() if key not in may_change}

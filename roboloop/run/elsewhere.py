@@ -5,23 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from roboloop.core.config import parse_flags
+from roboloop.algos.demonstrations import first_difference
 from roboloop.core.errors import ConfigError
-from roboloop.core.types import EnvSpec
+from roboloop.core.flags import parse_flags
 from roboloop.envs import registry
 from roboloop.run import build
 from roboloop.run.config import Experiment
 
-SPACES = ("obs_shape", "obs_dtype", "action_low", "action_high", "action_choices")
 _MAX_NAME = 100
 
 
-def moved(cfg: Experiment, env_id: str | None, flags: Sequence[str], usage: str) -> Experiment:
+def moved(cfg: Experiment, env_id: str | None, flags: Sequence[str]) -> Experiment:
     """Return a run's config with another environment, or with other settings (``--env.KEY VALUE``) of its own."""
     check_flags(flags)
     if env_id is None and not flags:
         return cfg
-    there = parse_flags(cfg, ["--env.id", env_id or cfg.env.id, *flags], usage)
+    there = parse_flags(cfg, ["--env.id", env_id or cfg.env.id, *flags])
     there.env.check()
     if there.env.frame_stack != cfg.env.frame_stack:
         raise ConfigError(f"the policy sees {cfg.env.frame_stack} observations at once: leave env.frame_stack at that")
@@ -31,11 +30,6 @@ def moved(cfg: Experiment, env_id: str | None, flags: Sequence[str], usage: str)
         what = f"{there.env.id} has {name} {getattr(spec, name)}, {cfg.env.id} {getattr(known, name)}"
         raise ConfigError(f"{what}: the policy cannot act there")
     return there
-
-
-def first_difference(spec: EnvSpec, other: EnvSpec) -> str:
-    """Return the first thing in which the spaces of two environments differ; empty where a policy fits both."""
-    return next((name for name in SPACES if getattr(spec, name) != getattr(other, name)), "")
 
 
 def check_flags(flags: Sequence[str]) -> None:

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from roboloop.core.errors import DataError, WorkerLost
+from roboloop.core.errors import DataError, UserError, WorkerLost
 from roboloop.core.rng import derive, stream
 from roboloop.core.types import Array, Env, Policy, RewardAware
 from roboloop.envs.env import SimulatorDied, counted
+from roboloop.envs.findings import where
 from roboloop.envs.robot import Holding, RobotFault
-from roboloop.sample.group import check_actions
+from roboloop.sample.group import EnvBroken, check_actions
 from roboloop.sample.stack import FrameStack
 from roboloop.track.metrics import JsonlLog, finite
 from roboloop.track.read import WEIGHTS, read_jsonl
@@ -79,6 +80,9 @@ class Evaluator:
         self._frame_stack = frame_stack
         self._lanes = lanes
         self._envs: list[Env] = []
+        self.watch: Callable[[int, int, int], None] = lambda done, total, steps: None
+        """Called after each step with the episodes that are done, of how many, and the steps so far."""
+        self._done = self._total = self._steps = 0
 
     def run(
         self,
@@ -96,9 +100,11 @@ class Evaluator:
         if log and not log.mark().offset:
             log.write(header)
         rows = dict(known)
+        self._done, self._total, self._steps = len(known), plan.episodes * max(1, len(self._tasks)), 0
         try:
             for row in self._missing(policy, plan, known, tell):
                 rows[row["episode"]] = row
+                self._done += 1
                 if log:
                     log.write(row)
         finally:
@@ -125,9 +131,9 @@ class Evaluator:
         self, policy: Policy, plan: Plan, known: Collection[int], tell: Callable[[str], None]
     ) -> Iterator[dict[str, Any]]:
         """Run the episodes that are not known; one in which a robot fails is begun again and does not count."""
-        faults, total = 0, plan.episodes * max(1, len(self._tasks))
-        for first in range(0, total, self._lanes):
-            left = [e for e in range(first, min(first + self._lanes, total)) if e not in known]
+        faults = 0
+        for first in range(0, self._total, self._lanes):
+            left = [e for e in range(first, min(first + self._lanes, self._total)) if e not in known]
             while left:
                 try:
                     for row in self._wave(policy, plan, left, tell):
@@ -153,7 +159,8 @@ class Evaluator:
         running = {e % self._lanes: e for e in episodes}
         tally, deaths = {lane: _nothing_yet() for lane in running}, dict.fromkeys(running, 0)
         for lane, episode in running.items():
-            stack.reset(lane, self._envs[lane].reset(self._seed(plan, episode)))
+            with _named_faults(f"reset of episode {episode}"):
+                stack.reset(lane, self._envs[lane].reset(self._seed(plan, episode)))
             self._beat()
         for lane in set(range(self._lanes if self._tasks else 0)) - running.keys():
             # an idle lane too shows its task: which rows a head has must not depend on which episodes are to do
@@ -165,7 +172,8 @@ class Evaluator:
             raw_reward = np.zeros(self._lanes, np.float32)
             for lane, episode in list(running.items()):
                 try:
-                    raw_reward[lane], ended = self._step(lane, action[lane], stack, tally[lane])
+                    with _named_faults(f"episode {episode}"):
+                        raw_reward[lane], ended = self._step(lane, action[lane], stack, tally[lane])
                 except SimulatorDied as death:
                     deaths[lane] += 1
                     self._renew(lane)
@@ -183,12 +191,14 @@ class Evaluator:
                     task = {"task": self._tasks[episode % len(self._tasks)]} if self._tasks else {}
                     yield {**about, **task, **_plain(tally[lane])}
             if isinstance(policy, RewardAware):
-                memory = policy.feel(memory, raw_reward)
+                memory = policy.observe_reward(memory, raw_reward)
 
     def _step(self, lane: int, action: Array, stack: FrameStack, tally: dict[str, float]) -> tuple[float, bool]:
         """Return the env's own reward, and whether the episode has ended."""
         obs, reward, terminated, truncated, info = self._envs[lane].step(action)
         self._beat()
+        self._steps += 1
+        self.watch(self._done, self._total, self._steps)
         stack.push(lane, obs)
         raw_reward = float(info.get("raw_reward", reward))
         tally["return"] += raw_reward
@@ -207,6 +217,17 @@ class Evaluator:
         """Close the simulators."""
         for env in self._envs:
             env.close()
+
+
+@contextlib.contextmanager
+def _named_faults(what: str) -> Iterator[None]:
+    """Turn an exception of an environment's own code into one line; faults that can be mended go on."""
+    try:
+        yield
+    except (UserError, RobotFault, SimulatorDied, MemoryError):
+        raise
+    except Exception as error:
+        raise EnvBroken(f"the environment broke in the evaluation, {what}: {where(error)}") from error
 
 
 def _nothing_yet() -> dict[str, float]:

@@ -21,7 +21,7 @@ from roboloop.data.episodes import Schema
 from roboloop.data.experience import Streams
 from roboloop.data.store import StoreWriter
 from roboloop.envs.registry import resolve
-from roboloop.exchange.source import Source
+from roboloop.exchange.source import EpisodeFile
 
 EXTRA = "interchange"
 _PACKAGES = {"minari", "h5py", "pyarrow"}
@@ -108,7 +108,7 @@ def import_(args: list[str]) -> int:
     return 0
 
 
-def _store(source: Source, target: Path, env_id: str | None, note: dict[str, Any]) -> None:
+def _store(source: EpisodeFile, target: Path, env_id: str | None, note: dict[str, Any]) -> None:
     schema = source.schema if env_id is None else dataclasses.replace(source.schema, env_id=env_id)
     count = 0
     with StoreWriter(target, schema) as writer:
@@ -124,7 +124,7 @@ def _store(source: Source, target: Path, env_id: str | None, note: dict[str, Any
 
 
 @contextmanager
-def read_replay(path: str, env_id: str | None) -> Iterator[Source]:
+def read_replay(path: str, env_id: str | None) -> Iterator[EpisodeFile]:
     """Read the replay journal of a run, up to its newest sound checkpoint."""
     from roboloop.run.build import spec_of
     from roboloop.run.rundir import RunDir
@@ -140,7 +140,7 @@ def read_replay(path: str, env_id: str | None) -> Iterator[Source]:
     source = {"experiment": cfg.experiment, "algo": cfg.algo.name, "seed": cfg.seed, "env": to_dict(cfg.env)}
     schema = Schema.of(cfg.env.id, spec_of(cfg), source)
     streams = Streams(schema.task, cfg.seed)
-    yield Source(schema, streams.episodes(journal.read(run.journal, newest.journal)), streams.left_out)
+    yield EpisodeFile(schema, streams.episodes(journal.read(run.journal, newest.journal)), streams.left_out)
 
 
 def _known(name: str, names: list[str]) -> str:

@@ -63,12 +63,11 @@ def _export_frozen(path: Path, which: str, out: Path, std: float | None) -> int:
     """Write a policy that ``FrozenPolicy.load`` reads."""
     from roboloop.algos.frozen import freeze
     from roboloop.run import build
-    from roboloop.run.posthoc import pick
 
     if out.suffix != SUFFIX:
         raise ConfigError(f"--frozen must end in {SUFFIX}, not {out.name!r}")
     run = RunDir.open(find_run(path))
-    point = pick(run, which)
+    point = run.pick(which)
     policy = build.policy_of(run.config, build.spec_of(run.config), point)
     about = {"algo": run.config.algo.name, "env": run.config.env.id, "checkpoint_step": point.step}
     frozen = freeze(policy, std, about)
@@ -121,9 +120,8 @@ def write_policy(run: RunDir, which: str, out: Path) -> dict[str, Any]:
     from roboloop.envs import registry
     from roboloop.nets.graph import ACTION, MEMORY, MEMORY_AFTER
     from roboloop.run import build
-    from roboloop.run.posthoc import pick
 
-    cfg, point = run.config, pick(run, which)
+    cfg, point = run.config, run.pick(which)
     env = registry.make(cfg.env, evaluation=True)
     try:
         policy = build.policy_of(cfg, env.spec, point)

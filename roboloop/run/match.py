@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from roboloop.core.errors import ConfigError, nearest
+from roboloop.core.errors import ConfigError
 from roboloop.core.options import Options
 from roboloop.envs import names
 from roboloop.envs.headless import prefer_egl
@@ -26,23 +26,8 @@ SHOWN = (1, 5, 10, 25, 50)
 """Control steps whose divergence the table shows."""
 
 
-def envs(args: list[str]) -> int:
-    """List environment ids, or compare engines."""
-    if not args:
-        from roboloop.envs.registry import known_ids
-
-        print("\n".join(known_ids()))
-        return 0
-    if args[0] in ("-h", "--help"):
-        print("usage: roboloop envs                          list environment ids")
-        print("       roboloop envs match ROBOT ENGINE [...]  compare a robot in several engines")
-        return 0
-    if args[0] != "match":
-        raise ConfigError(f"envs: unknown command {args[0]!r}{nearest(args[0], ['match'])}")
-    return _match(args[1:])
-
-
-def _match(args: list[str]) -> int:
+def match_engines(args: list[str]) -> int:
+    """Compare a robot in several engines."""
     options = Options(prog="roboloop envs match", allow_abbrev=False)
     options.add_argument("robot", help=f"one of {', '.join(ROBOTS)}")
     options.add_argument("engines", nargs="*", help="such as bullet dart mujoco-heavy; all three unless given")

@@ -67,7 +67,7 @@ class Mailbox:
             self._warned = True
             self._said.append(f"observer {self.name}.{event} took {took_s:.2f} s, its budget is {self._budget_s:g} s")
 
-    def said(self) -> list[str]:
+    def messages(self) -> list[str]:
         """Return warnings since this was last asked."""
         lines = []
         while self._said:
@@ -96,9 +96,9 @@ class Observers:
         for box in self._boxes:
             box.post(event, facts)
 
-    def said(self) -> list[str]:
+    def messages(self) -> list[str]:
         """Return all warnings since this was last asked."""
-        return [line for box in self._boxes for line in box.said()]
+        return [line for box in self._boxes for line in box.messages()]
 
     def close(self) -> None:
         """Give each observer a few seconds to finish."""

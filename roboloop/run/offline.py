@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from roboloop.algos.bc import behaviour_cloning
-from roboloop.algos.config import BCConfig, DTConfig, check_task_rows
-from roboloop.algos.decision_transformer import decision_transformer
-from roboloop.algos.imitation import DataScale, Imitation, return_scale_of
+from roboloop.algos.demonstrations import check_spaces
+from roboloop.algos.limits import check_task_rows
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.rng import derive
 from roboloop.core.types import Array, EnvSpec, PortablePolicy, Rollout, State, WindowBatch
@@ -19,17 +17,13 @@ from roboloop.data.dataset import Dataset
 from roboloop.data.experts import leading_steps, open_experts
 from roboloop.data.index import SCHEMA
 from roboloop.data.journal import START, Frontier, Journal, Record
-from roboloop.data.windows import Windows
-from roboloop.nets.observations import Fields
+from roboloop.data.windows import WindowSampler
 from roboloop.run import trust
 from roboloop.run.config import Experiment
-from roboloop.sample.unhurried import Unhurried
-
-SCALE_EPISODES = 200
-"""Episodes that mean and deviation of observations are taken from, evenly spread."""
+from roboloop.sample.unhurried import NotRealTime
 
 
-class StandingStill(Unhurried):
+class NoSampler(NotRealTime):
     """A sampler that collects nothing: each call stands for one gradient step, so that all schedules count these."""
 
     def __init__(self) -> None:
@@ -94,7 +88,7 @@ class WindowStore(_OnDisk):
 
     def _choose(self, last_id: int) -> None:
         cfg, dataset = self._cfg, self._dataset
-        assert isinstance(cfg.algo, DTConfig | BCConfig)
+        algo: Any = cfg.algo  # has ``batch_size`` and ``context``, as everything that learns from a dataset
         self._known = dataset.table["id"] <= last_id
         if self._task:
             self._known = self._known & (dataset.table["task"] == self._task)
@@ -102,9 +96,9 @@ class WindowStore(_OnDisk):
                 raise DataError(f"dataset {dataset.directory} has no episodes of {self._task}")
         self.rows = best_rows(dataset, np.flatnonzero(self._known), cfg.top_percent)
         self._upto = last_id
-        cache_bytes = cfg.window_cache_mb * 1_000_000 * self._batch_size // cfg.algo.batch_size
-        self._windows = Windows(
-            dataset, cfg.algo.context, self._batch_size, self._seed, self.rows, cache_bytes,
+        cache_bytes = cfg.window_cache_mb * 1_000_000 * self._batch_size // algo.batch_size
+        self._windows = WindowSampler(
+            dataset, algo.context, self._batch_size, self._seed, self.rows, cache_bytes,
             leading_steps(dataset.schema), cfg.window_every,
         )  # fmt: skip
 
@@ -162,19 +156,23 @@ class TaskStore(_OnDisk):
 
 def open_store(cfg: Experiment, spec: EnvSpec) -> WindowStore | TaskStore:
     """Return what a run learns from: one dataset, or the episodes of each task that the network has a head for."""
-    assert isinstance(cfg.algo, DTConfig | BCConfig)
-    path, batch_size = dataset_path(cfg.dataset), cfg.algo.batch_size
-    if not (isinstance(cfg.algo, BCConfig) and cfg.algo.net == "heads"):
+    algo: Any = cfg.algo
+    path, batch_size = dataset_path(cfg.dataset), algo.batch_size
+    if not cfg.algorithm.by_task(algo):
         if of_tasks(path):
             raise ConfigError(f"{path} holds a dataset for each task: give the one of one, or set algo.net to 'heads'")
-        return WindowStore(cfg, Dataset.open(path), batch_size, cfg.seed)
+        store = WindowStore(cfg, Dataset.open(path), batch_size, cfg.seed)
+        check_spaces(cfg.env.id, spec, store.dataset)
+        return store
     tasks = spec.tasks
     if len(tasks) < 2:
         raise ConfigError(
             f"algo.net 'heads' needs several tasks, {cfg.env.id} has one; a set such as metaworld/mt3 has some"
         )
-    check_task_rows(cfg.algo, len(tasks))
+    check_task_rows(algo, len(tasks))
     datasets = [Dataset.open(path)] * len(tasks) if spec.own_tasks else open_experts(path, tasks)
+    for dataset in datasets:
+        check_spaces(cfg.env.id, spec, dataset)
     named = [task if spec.own_tasks else "" for task in tasks]
     return TaskStore([
         WindowStore(cfg, dataset, batch_size // len(tasks), derive(cfg.seed, "task", number), name)
@@ -219,53 +217,6 @@ def best_rows(dataset: Dataset, rows: Array, percent: float) -> Array:
     return np.sort(order[: int(np.searchsorted(steps, steps[-1] * percent / 100)) + 1])
 
 
-def scale_of(dataset: Dataset, rows: Array) -> DataScale:
-    """Return mean and deviation of the vector part of observations, and the scale of returns."""
-    fields = Fields.of(dataset.schema.spec, 1)
-    scale = return_scale_of(dataset.table["episode_return"][rows])
-    if not fields.vector_dim:
-        return DataScale(np.zeros(0, np.float32), np.ones(0, np.float32), scale)
-    some = rows[np.unique(np.linspace(0, len(rows) - 1, SCALE_EPISODES).astype(int))]
-    seen = [fields.vector(obs[:-1], len(obs) - 1) for obs in (dataset.episode(int(row)).obs for row in some)]
-    vectors = np.concatenate(seen).astype(np.float64)
-    mean, std = vectors.mean(0), vectors.std(0)
-    return DataScale(mean.astype(np.float32), std.astype(np.float32), scale)
-
-
-def common_scale(scales: Sequence[DataScale]) -> DataScale:
-    """Return mean and deviation of observations of which each task shows as many."""
-    if len(scales) == 1:
-        return scales[0]
-    means, stds = np.stack([scale.obs_mean for scale in scales]), np.stack([scale.obs_std for scale in scales])
-    mean = means.mean(0)
-    std = np.sqrt((stds**2 + (means - mean) ** 2).mean(0))
-    return DataScale(mean, std, max(scale.return_scale for scale in scales))
-
-
-def learner(cfg: Experiment, spec: EnvSpec, store: WindowStore | TaskStore) -> Imitation:
-    """Return the algorithm for a dataset; a target that was not given is the best return in it."""
-    assert isinstance(cfg.algo, DTConfig | BCConfig)
-    for part in store.parts:
-        check_spaces(cfg.env.id, spec, part.dataset)
-    returns = store.parts[0].dataset.table["episode_return"][store.parts[0].rows]
-    target = float(returns.max()) if cfg.target is None else cfg.target
-    scale = common_scale([scale_of(part.dataset, part.rows) for part in store.parts])
-    if isinstance(cfg.algo, BCConfig):
-        return behaviour_cloning(cfg.algo, spec, scale, cfg.seed, cfg.device)
-    return decision_transformer(cfg.algo, spec, scale, target, cfg.seed, cfg.device)
-
-
-def check_spaces(env_id: str, spec: EnvSpec, dataset: Dataset) -> None:
-    """Refuse data whose observations or actions are not the environment's."""
-    from roboloop.run.elsewhere import first_difference
-
-    recorded = dataset.schema.spec
-    if name := first_difference(spec, recorded):
-        raise ConfigError(
-            f"{env_id} has {name} {getattr(spec, name)}, the dataset {dataset.directory} {getattr(recorded, name)}"
-        )
-
-
 def describe(cfg: Experiment, store: WindowStore | TaskStore) -> str:
     """Return what a run learns from, in one line."""
     parts = [(part.dataset.table, part.rows) for part in store.parts]
@@ -277,5 +228,5 @@ def describe(cfg: Experiment, store: WindowStore | TaskStore) -> str:
     return (
         f"plan: {len(returns)} of {known} episodes, {steps:,} steps{tasks} of {dataset_path(cfg.dataset)}, "
         f"returns {returns.min():.4g} to {returns.max():.4g}; "
-        f"a step is one update, by up to {cfg.algo.processes} processes"
+        f"a step is one update, by up to {getattr(cfg.algo, 'processes', 1)} processes"
     )

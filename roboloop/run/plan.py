@@ -14,7 +14,7 @@ from roboloop.data.config import RecordConfig
 from roboloop.data.episodes import row_bytes
 from roboloop.data.recorder import ring_bytes
 from roboloop.run.config import Experiment
-from roboloop.sample.buffers import Shape
+from roboloop.sample.buffers import RolloutShape
 
 WORKER_MB = 350
 """What a worker with torch and a simulator takes, from measurements; its environments come on top."""
@@ -23,11 +23,11 @@ ASSUMED_COMPRESSION = 2.0
 """Before the first episode is stored; what it really is stands in timing.jsonl as record/compression."""
 
 
-def describe(cfg: Experiment, shape: Shape) -> str:
+def describe(cfg: Experiment, shape: RolloutShape) -> str:
     """Return the plan in one line; refuse one that cannot fit."""
     spec = shape.spec
     cores, free = usable_cores(), free_memory_bytes()
-    learners, workers, elsewhere = cfg.algo.processes, cfg.sample.workers, cfg.sample.on == "ray"
+    learners, workers, elsewhere = getattr(cfg.algo, "processes", 1), cfg.sample.workers, cfg.sample.on == "ray"
     local = 0 if elsewhere else workers
     slots = (cfg.sample.queue if cfg.sample.free_running else 1) if workers else 0
     rollouts = max(slots, 1) * shape.layout().num_bytes
@@ -68,7 +68,7 @@ def replay_bytes(capacity: int, spec: EnvSpec) -> int:
     return capacity * (spec.obs_dtype.itemsize * math.prod(spec.obs_shape) + 4 * spec.action_dim + 9)
 
 
-def recorder_bytes(cfg: RecordConfig, shape: Shape) -> int:
+def recorder_bytes(cfg: RecordConfig, shape: RolloutShape) -> int:
     """Return the most memory that recording takes: the ring, and the running episodes that the writer holds."""
     if cfg.keep == "none":
         return 0

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from roboloop.algos.pick_config import PickConfig
-from roboloop.core.config import override, parse_flags, to_dict
-from roboloop.core.errors import ConfigError, DataError
+from roboloop.core.config import override, to_dict
+from roboloop.core.errors import ConfigError, DataError, UserError
 from roboloop.core.files import own_directory, replace_atomic
+from roboloop.core.flags import parse_flags
 from roboloop.core.sealed import Chain
 from roboloop.core.tasks import forced_schedule
 from roboloop.core.text import printable
@@ -23,12 +24,12 @@ from roboloop.run import build, checkpoint
 from roboloop.run.checkpoint import Checkpoint
 from roboloop.run.config import Experiment
 from roboloop.run.elsewhere import moved, name_of
-from roboloop.run.evaluate import TEST, Plan, Summary
+from roboloop.run.evaluate import TEST, Evaluator, Plan, Summary
 from roboloop.run.rundir import RunDir
 from roboloop.run.runner import describe
 from roboloop.track.metrics import finite, line_of
 from roboloop.track.read import AFTERWARDS, WEIGHTS
-from roboloop.track.terminal import table
+from roboloop.track.terminal import LiveLine, count, table
 
 ALL = "all"
 _VIDEO_EPISODES = 3
@@ -38,7 +39,7 @@ _FASTEST_FPS, _EPISODE_S = 30.0, 8.0
 
 
 @dataclass(frozen=True)
-class Wish:
+class EvalRequest:
     """What is asked of an evaluation after training."""
 
     episodes: int
@@ -63,7 +64,7 @@ class Wish:
 
     def config(self, run: RunDir) -> Experiment:
         """Return the run's config, with the environment to evaluate in."""
-        return moved(run.config, self.env_id, self.env_flags, "roboloop eval RUN")
+        return moved(run.config, self.env_id, self.env_flags)
 
     @property
     def plan(self) -> Plan:
@@ -86,12 +87,14 @@ class Wish:
         return f"{TEST}-{checkpoint.step_name(step)}-{self.episodes}x{self.seed}"
 
 
-def evaluate_run(path: Path, which: str, wish: Wish) -> None:
+def evaluate_run(path: Path, which: str, wish: EvalRequest) -> None:
     """Evaluate a checkpoint or all; a killed evaluation of the same name goes on with the episodes it lacks."""
     run = RunDir.open(path)
     cfg = wish.config(run)
     if wish.video and (which == ALL or cfg.env.on_wall_clock):
         raise ConfigError("--video is for one checkpoint in a simulator: not for all, and a robot has no pictures")
+    if wish.video:
+        _check_pictures(cfg.env)
     exam = _Exam(run, wish, cfg)
     try:
         if wish.target is not None:
@@ -99,7 +102,7 @@ def evaluate_run(path: Path, which: str, wish: Wish) -> None:
         if which == ALL:
             _evaluate_all(run, exam, wish)
             return
-        point = pick(run, which)
+        point = run.pick(which)
         policy, summary, out = exam.take(point, wish.name or wish.name_of(point.step))
         _report(summary, out)
         if wish.video:
@@ -111,12 +114,13 @@ def evaluate_run(path: Path, which: str, wish: Wish) -> None:
 class _Exam:
     """One plan for any checkpoint of a run, in the same environments."""
 
-    def __init__(self, run: RunDir, wish: Wish, cfg: Experiment) -> None:
+    def __init__(self, run: RunDir, wish: EvalRequest, cfg: Experiment) -> None:
         self._run, self._wish, self._cfg = run, wish, cfg
         self._trained = picking_by(run, wish.pick) if wish.pick else run.config
         self._spec = build.spec_of(cfg)
         judged = forced_schedule(wish.schedule)[-1][0] if wish.schedule else ""
         self._tester = build.evaluator(cfg, wish.episodes, judged)
+        self._seen = _Seen(self._tester)
 
     def take(self, point: Checkpoint, name: str) -> tuple[PortablePolicy, Summary, Path]:
         """Return a checkpoint's policy, how it did, and where its episodes are."""
@@ -134,14 +138,40 @@ class _Exam:
         if self._wish.pick:
             about["pick"] = self._wish.pick
         out = own_directory(run.path / "eval") / f"{name}{self._wish.suffix}.jsonl"
-        return policy, self._tester.run(policy, self._wish.plan, out, about, print), out
+        with self._seen.of(f"step {point.step}: ") as tell:
+            return policy, self._tester.run(policy, self._wish.plan, out, about, tell), out
 
     def close(self) -> None:
         """Let go of simulators and robots."""
         self._tester.close()
 
 
-def _evaluate_all(run: RunDir, exam: _Exam, wish: Wish) -> None:
+class _Seen:
+    """Shows on a terminal how far an evaluation is."""
+
+    def __init__(self, tester: Evaluator) -> None:
+        self._line, self._of = LiveLine(), ""
+        tester.watch = self._watch
+
+    @contextlib.contextmanager
+    def of(self, what: str = "") -> Iterator[Callable[[str], None]]:
+        """Name what is evaluated; yield how to print beside the live line."""
+        self._of = what
+        try:
+            yield self._tell
+        finally:
+            self._line.clear()
+
+    def _watch(self, done: int, total: int, steps: int) -> None:
+        if self._line.is_due:
+            self._line.show(f"{self._of}{done}/{total} episodes, {count(steps)} steps")
+
+    def _tell(self, said: str) -> None:
+        self._line.clear()
+        print(said, flush=True)
+
+
+def _evaluate_all(run: RunDir, exam: _Exam, wish: EvalRequest) -> None:
     """Evaluate every checkpoint, oldest first, and write the rows that training would have written."""
     out = run.path / AFTERWARDS.replace(".", f"{wish.suffix}.")
     rows: list[dict[str, Any]] = []
@@ -186,40 +216,23 @@ def led_by(policy: PortablePolicy, schedule: str, run: RunDir) -> PortablePolicy
 
 def picking_by(run: RunDir, way: str) -> Experiment:
     """Return the config of a run that learned to place any pick, with another way to pick."""
-    algo = run.config.algo
-    if isinstance(algo, PickConfig) and algo.places_only:
+    algo: Any = run.config.algo
+    if getattr(algo, "places_only", False):
         return override(run.config, {"algo": {"pick": way}})
-    trained = f"{algo.name} {algo.pick}" if isinstance(algo, PickConfig) else algo.name
+    trained = f"{algo.name} {getattr(algo, 'pick', '')}".rstrip()
     raise DataError(f"--pick is for policies that place any pick (mvp, uniform): {run.path} trained {trained}")
-
-
-def pick(run: RunDir, which: str) -> Checkpoint:
-    """Return the checkpoint called 'best', 'last' or by its step."""
-    if which == "last" or which == "best":
-        for point in run.newest_checkpoints(lambda said: print(printable(said))):
-            with checkpoint.fits(point.path):
-                best = int(point.state["best"]["step"])
-            if which == "best" and best < 0:
-                print(f"no checkpoint was evaluated in training: taking the last, of step {point.step}")
-            if which == "best" and best in checkpoint.steps(run.checkpoints):
-                return run.checkpoint_at(best)
-            if which == "best" and best >= 0:
-                print(f"the best checkpoint, of step {best}, is gone: taking the last, of step {point.step}")
-            return point
-        raise DataError(f"{run.path} has no checkpoint that verifies")
-    if not which.isdecimal():
-        raise DataError(f"--checkpoint must be 'best', 'last' or a step, not {which!r}")
-    return run.checkpoint_at(int(which))
 
 
 def evaluate_expert(expert_id: str, episodes: int, seed: int, flags: Sequence[str] = ()) -> int:
     """Evaluate a scripted expert, ``ENV`` or ``ENV:NAME``, with the protocol that policies are evaluated with."""
     env_id, _, name = expert_id.partition(":")
     expert = registry.scripted_policy(env_id, name)
-    cfg = parse_flags(Experiment(env=EnvConfig(id=env_id)), list(flags), "roboloop eval --expert ENV[:NAME]")
+    cfg = parse_flags(Experiment(env=EnvConfig(id=env_id)), list(flags))
     tester = build.evaluator(cfg, episodes)
     try:
-        _report(tester.run(expert, Plan(episodes, seed, TEST)), None)
+        with _Seen(tester).of():
+            summary = tester.run(expert, Plan(episodes, seed, TEST))
+        _report(summary, None)
     finally:
         tester.close()
     return 0
@@ -241,17 +254,37 @@ def _task_line(task: str, facts: dict[str, float]) -> tuple[str, ...]:
     return task, success, f"{low} to {high}", f"{facts['return']:.1f}"
 
 
+def _check_pictures(cfg: EnvConfig) -> None:
+    """Raise ConfigError where an environment cannot be rendered, before minutes are spent on its evaluation."""
+    env = registry.make(cfg, True)
+    try:
+        env.reset(0)
+        _picture(env, cfg.id)
+    finally:
+        env.close()
+
+
+def _picture(env: Env, env_id: str) -> Array:
+    try:
+        return env.render()
+    except UserError as error:
+        raise type(error)(f"--video: {error}") from error
+    except Exception as error:  # an environment of the user's may raise anything here
+        why = " ".join(str(error).split()) or "it has no render"
+        raise ConfigError(f"--video: env {env_id!r} cannot be rendered: {type(error).__name__}: {why}") from error
+
+
 class _Film:
     """Collects pictures of one episode, from how it began until shortly after its success."""
 
-    def __init__(self, env: Env) -> None:
-        self._env = env
-        self.frames: list[Array] = [env.render()]
+    def __init__(self, env: Env, env_id: str) -> None:
+        self._env, self._env_id = env, env_id
+        self.frames: list[Array] = [_picture(env, env_id)]
         self._left = -1
 
     def watch(self, succeeded: bool) -> bool:
         """Take a picture; return False when the film is over."""
-        self.frames.append(self._env.render())
+        self.frames.append(_picture(self._env, self._env_id))
         if succeeded and self._left < 0:
             self._left = _FRAMES_AFTER_SUCCESS
         self._left -= self._left > 0
@@ -272,14 +305,14 @@ def _record(policy: Policy, cfg: Experiment, out: Path, plan: Plan) -> None:
         env = registry.make(cfg.env, True, episode)
         stack = FrameStack(env.spec, 1, cfg.env.frame_stack)
         stack.reset(0, env.reset(plan.episode_seed(episode // max(1, len(tasks)))))
-        film, ended = _Film(env), False
+        film, ended = _Film(env, cfg.env.id), False
         memory = np.zeros((1, policy.memory_size), np.float32)
         while not ended:
             action, memory, *_ = policy.act(stack.stacked, memory, False, rng)
             obs, reward, terminated, truncated, info = env.step(action[0])
             stack.push(0, obs)
             if isinstance(policy, RewardAware):
-                memory = policy.feel(memory, np.array([info.get("raw_reward", reward)], np.float32))
+                memory = policy.observe_reward(memory, np.array([info.get("raw_reward", reward)], np.float32))
             ended = not film.watch(info.get("success", 0.0) > 0) or terminated or truncated
         frames += film.frames
         # an episode of thirty picks would be over in a second

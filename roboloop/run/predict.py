@@ -26,7 +26,7 @@ STEPS = (1, 5, 10, 25)
 STANDSTILL = "nothing moves"
 
 
-class Judged(NamedTuple):
+class PredictionScore(NamedTuple):
     """One simulator's errors over each number of steps."""
 
     name: str
@@ -55,9 +55,9 @@ def prediction(args: list[str]) -> int:
     data = Dataset.open(known.data)
     taught, held_out_rows = chosen(data, known)
     rows = held_out_rows if known.held_out else taught
-    found: list[Judged] = []
+    found: list[PredictionScore] = []
     for env_id in known.envs:
-        simulator = open_simulator(env_id, flags, "roboloop predict ENV...")
+        simulator = open_simulator(env_id, flags)
         try:
             episodes = read_episodes(data, rows, simulator)
             if not found:
@@ -82,7 +82,7 @@ def judge(
     steps: Sequence[int],
     generators: Sequence[str] = (),
     seed: int = 0,
-) -> Judged:
+) -> PredictionScore:
     """Return the errors of a simulator as it is, or with generators of which each step draws one."""
     world, scale, found = simulator.world, deviation(episodes), []
     said: list[list[Array]] = []
@@ -93,7 +93,7 @@ def judge(
         found.append(errors(predict(world, moments, parameters), moments, scale, k))
     name = simulator.env.id + (f" with {generators[0]}" if generators else "")
     name += f" and {len(generators) - 1} more" if len(generators) > 1 else ""
-    return Judged(name, found, _summary(world, said[0]) if said[0] else {})
+    return PredictionScore(name, found, _summary(world, said[0]) if said[0] else {})
 
 
 def _summary(world: LeggedWorld, said: Sequence[Array]) -> dict[str, tuple[float, float]]:
@@ -106,13 +106,13 @@ def _summary(world: LeggedWorld, said: Sequence[Array]) -> dict[str, tuple[float
     return dict(zip(world.parameter_names, zip(means, spreads, strict=True), strict=True))
 
 
-def still(simulator: Simulator, episodes: Sequence[Recorded], steps: Sequence[int]) -> Judged:
+def still(simulator: Simulator, episodes: Sequence[Recorded], steps: Sequence[int]) -> PredictionScore:
     """Return the errors of whoever predicts that nothing changes."""
     scale, found = deviation(episodes), []
     for k in steps:
         moments = starts(simulator.world, episodes, k)
         found.append(errors(standstill(moments), moments, scale, k))
-    return Judged(STANDSTILL, found)
+    return PredictionScore(STANDSTILL, found)
 
 
 def drawn(simulator: Simulator, paths: Sequence[str], rng: np.random.Generator, said: list[Array]) -> Parameters:
@@ -132,7 +132,7 @@ def drawn(simulator: Simulator, paths: Sequence[str], rng: np.random.Generator, 
     return parameters
 
 
-def report(found: Sequence[Judged]) -> Iterator[str]:
+def report(found: Sequence[PredictionScore]) -> Iterator[str]:
     """Say how large the errors are, and over one step also those of each number of the state."""
     rows = [("simulator", "steps", "predictions", "error", "median", "L1")]
     for one in found:
@@ -151,7 +151,7 @@ def report(found: Sequence[Judged]) -> Iterator[str]:
             yield table([["", "mean", "deviation"], *lines])
 
 
-def _to_data(one: Judged) -> dict[str, Any]:
+def _to_data(one: PredictionScore) -> dict[str, Any]:
     def plain(value: float) -> float | None:
         return float(value) if np.isfinite(value) else None
 

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from roboloop.core.config import parse_flags, to_dict
+from roboloop.core.config import to_dict
 from roboloop.core.errors import ConfigError, DataError, UserError
+from roboloop.core.flags import parse_flags
 from roboloop.core.options import Options
 from roboloop.core.rng import derive
 from roboloop.core.stop import StopRequest
@@ -34,9 +35,9 @@ from roboloop.run.commands import STOPPED
 from roboloop.run.config import Experiment
 from roboloop.run.datasets import disk_bytes
 from roboloop.run.elsewhere import check_flags, moved, name_of
-from roboloop.run.posthoc import aimed_at, pick
+from roboloop.run.posthoc import aimed_at
 from roboloop.run.rundir import RunDir, find_run
-from roboloop.sample.buffers import Shape
+from roboloop.sample.buffers import RolloutShape
 from roboloop.track.terminal import count, number
 
 ROLLOUT_STEPS = 32
@@ -51,7 +52,7 @@ class TooFew(UserError):
     exit_code = 8
 
 
-class Actor(NamedTuple):
+class RecordActor(NamedTuple):
     """Who acts where, and what the dataset remembers of it."""
 
     cfg: Experiment
@@ -77,7 +78,7 @@ class Aim(NamedTuple):
         return float(found[self.leading_steps :, self.tasks.names.index(self.name)].any())
 
 
-class Wish(NamedTuple):
+class RecordRequest(NamedTuple):
     """How many episodes of which kind."""
 
     episodes: int
@@ -100,7 +101,7 @@ def record(args: list[str]) -> int:
         here = actors[0].directory if len(actors) == 1 else actors[0].directory.parent
         raise DataError(f"{here} holds {known.episodes} episodes of this recording already: nothing was changed")
     most = known.max_attempts or ATTEMPTS_PER_EPISODE * known.episodes
-    wish = Wish(known.episodes, most, known.success_only, known.seed)
+    wish = RecordRequest(known.episodes, most, known.success_only, known.seed)
     missing = []
     with StopRequest() as stop:
         for actor in todo:
@@ -169,14 +170,14 @@ def _check(known: argparse.Namespace) -> None:
         raise ConfigError("record takes one run, or environment ids with --expert or --random")
 
 
-def _in_environments(known: argparse.Namespace, flags: list[str]) -> list[Actor]:
+def _in_environments(known: argparse.Namespace, flags: list[str]) -> list[RecordActor]:
     """Return who acts without having learned anything, one for each environment."""
     kind = "expert" if known.expert else "random"
     root = known.out or Path("datasets") / kind
     is_root = known.out is None or len(known.source) > 1
-    actors: list[Actor] = []
+    actors: list[RecordActor] = []
     for env_id in known.source:
-        cfg = parse_flags(Experiment(env=EnvConfig(id=env_id)), flags, "roboloop record ENV_ID... --expert|--random")
+        cfg = parse_flags(Experiment(env=EnvConfig(id=env_id)), flags)
         schedule = _schedule(known)
         spec = build.spec_of(cfg)
         policy = _expert(env_id, schedule) if known.expert else _random(spec)
@@ -203,9 +204,11 @@ def _schedule(known: argparse.Namespace) -> list[tuple[str, int]]:
 def _expert(env_id: str, schedule: list[tuple[str, int]]) -> PortablePolicy:
     if not schedule:
         return registry.scripted_policy(env_id)
-    from roboloop.algos.forced import Forced  # torch is loaded only when it is needed
+    from roboloop.algos.forced import PolicySequence  # torch is loaded only when it is needed
 
-    return Forced([registry.scripted_policy(env_id, name) for name, _ in schedule], [n for _, n in schedule[:-1]])
+    return PolicySequence(
+        [registry.scripted_policy(env_id, name) for name, _ in schedule], [n for _, n in schedule[:-1]]
+    )
 
 
 def _random(spec: EnvSpec) -> PortablePolicy:
@@ -214,15 +217,15 @@ def _random(spec: EnvSpec) -> PortablePolicy:
     return UniformPolicy(spec)
 
 
-def _as_trained(known: argparse.Namespace, flags: list[str]) -> Actor:
+def _as_trained(known: argparse.Namespace, flags: list[str]) -> RecordActor:
     """Return the policy of a run's checkpoint, where it was trained or elsewhere."""
     name = known.source[0]
     path = find_run(Path(name))
     if not path.exists() and name.partition("/")[0] in registry.SUITES:
         raise ConfigError(f"{name} is not a run directory: an environment is recorded with --expert or --random")
     run = RunDir.open(path)
-    point = pick(run, known.checkpoint or "best")
-    cfg = moved(run.config, known.env, flags, "roboloop record RUN")
+    point = run.pick(known.checkpoint or "best")
+    cfg = moved(run.config, known.env, flags)
     spec = build.spec_of(cfg)
     policy = build.policy_of(cfg, spec, point)
     if known.target is not None:
@@ -260,7 +263,7 @@ def _actor(
     policy: PortablePolicy,
     directory: Path,
     by: dict[str, Any],
-) -> Actor:
+) -> RecordActor:
     from roboloop.algos.behaviour import Behaviour  # torch is loaded only when it is needed
 
     env = dataclasses.replace(cfg.env, num_envs=known.envs)
@@ -274,10 +277,10 @@ def _actor(
     recording = {**by, **{name: getattr(known, name) for name in names}}
     behaviour = Behaviour(policy, spec, known.explore, known.noise)
     about = {"recording": recording, "env": to_dict(env)}
-    return Actor(dataclasses.replace(cfg, env=env, sample=sample), spec, behaviour, directory, about)
+    return RecordActor(dataclasses.replace(cfg, env=env, sample=sample), spec, behaviour, directory, about)
 
 
-def _num_held(actor: Actor) -> int:
+def _num_held(actor: RecordActor) -> int:
     """Return how many episodes there are of an earlier, unfinished recording; refuse what is something else."""
     if not (actor.directory / SCHEMA).exists():
         return 0  # the store refuses a directory that holds other files
@@ -288,11 +291,11 @@ def _num_held(actor: Actor) -> int:
     return len(data)
 
 
-def _fill(actor: Actor, wish: Wish, stop: StopRequest) -> int:
+def _fill(actor: RecordActor, wish: RecordRequest, stop: StopRequest) -> int:
     """Record until there are as many episodes as wished for or no attempts are left; return how many there are."""
     cfg, policy = actor.cfg, actor.policy
     envs, stack = cfg.env.num_envs, cfg.env.frame_stack
-    shape = Shape(actor.spec, ROLLOUT_STEPS, envs, stack, memory_size=policy.memory_size)
+    shape = RolloutShape(actor.spec, ROLLOUT_STEPS, envs, stack, memory_size=policy.memory_size)
     with StoreWriter(actor.directory, Schema.of(cfg.env.id, actor.spec, actor.about)) as store:
         keeper = _Keeper(store, wish, envs, actor.aim)
         sampler = build.make_sampler(dataclasses.replace(cfg, seed=keeper.seed), shape, (policy,))
@@ -309,7 +312,7 @@ def _fill(actor: Actor, wish: Wish, stop: StopRequest) -> int:
 class _Keeper:
     """Puts the attempts that are wanted into a store, in their order, until there are enough."""
 
-    def __init__(self, store: StoreWriter, wish: Wish, num_envs: int, aim: Aim | None = None) -> None:
+    def __init__(self, store: StoreWriter, wish: RecordRequest, num_envs: int, aim: Aim | None = None) -> None:
         self._store, self._wish, self._aim = store, wish, aim
         self._attempts = Attempts(num_envs)
         live = store.live

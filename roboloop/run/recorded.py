@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from roboloop.core.config import parse_flags
 from roboloop.core.errors import ConfigError, DataError
+from roboloop.core.flags import parse_flags
 from roboloop.core.options import Options
 from roboloop.core.types import Array
 from roboloop.data.dataset import Dataset
@@ -35,9 +35,9 @@ class Simulator(NamedTuple):
         return self.world.task.state_dim * len(self.world.task.lags)
 
 
-def open_simulator(env_id: str, flags: list[str], usage: str) -> Simulator:
+def open_simulator(env_id: str, flags: list[str]) -> Simulator:
     """Make the simulator of an environment with ``--env.KEY VALUE`` flags, without noise, pushes and drawn domains."""
-    cfg = parse_flags(Experiment(env=EnvConfig(id=env_id)), flags, usage).env
+    cfg = parse_flags(Experiment(env=EnvConfig(id=env_id)), flags).env
     calm = dataclasses.replace(cfg.legged, obs_noise=0.0, action_noise=0.0, push_n=0.0, randomize=False)
     cfg = dataclasses.replace(cfg, legged=calm)
     env = registry.make(cfg)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from roboloop.core.config import override, parse_flags, read_file
+from roboloop.core.config import override, read_file
 from roboloop.core.errors import ConfigError
+from roboloop.core.flags import parse_flags
 from roboloop.core.options import Options
 from roboloop.core.stop import StopRequest
 from roboloop.envs import registry
@@ -28,7 +29,7 @@ def rig(args: list[str]) -> int:
     if not 0 <= known.port < 1 << 16:
         raise ConfigError(f"--port must be from 0 to 65535, not {known.port}")
     base = override(Experiment(), read_file(known.config) if known.config else {})
-    config = parse_flags(override(base, {"env": {"id": known.env}}), flags, "roboloop rig ENV")
+    config = parse_flags(override(base, {"env": {"id": known.env}}), flags)
     with StopRequest() as stop:
         registry.serve_rig(config.env, known.port, stop)
     return 0

@@ -31,6 +31,7 @@ from roboloop.core.files import (
     write_durable,
 )
 from roboloop.core.sealed import check_text, seal_text
+from roboloop.core.text import printable
 from roboloop.data import journal
 from roboloop.envs.registry import task_name
 from roboloop.run import checkpoint, trust
@@ -97,6 +98,19 @@ class RunDir:
         return run
 
     @classmethod
+    def move_aside(cls, config: Experiment) -> Path | None:
+        """Rename the run that stands where this config's would be, if there is one; a running one is refused."""
+        path = run_path(config)
+        if not path.exists():
+            return None
+        with take_lock(path, "running in"):
+            number = 1
+            while (old := path.with_name(f"{path.name}.old-{number}")).exists():
+                number += 1
+            path.rename(old)
+        return old
+
+    @classmethod
     def open(cls, path: Path, write: bool = False, check_names: bool = True) -> RunDir:
         """Open an existing run, to read it or (with the lock) to go on with it.
 
@@ -157,6 +171,24 @@ class RunDir:
         status = self.status()
         step = status.get("step")
         return status.get("state") == "done" and isinstance(step, int) and step >= self.config.steps
+
+    def pick(self, which: str) -> Checkpoint:
+        """Return the checkpoint called 'best', 'last' or by its step."""
+        if which not in ("best", "last"):
+            if not which.isdecimal():
+                raise DataError(f"--checkpoint must be 'best', 'last' or a step, not {which!r}")
+            return self.checkpoint_at(int(which))
+        for point in self.newest_checkpoints(lambda said: print(printable(said))):
+            with checkpoint.fits(point.path):
+                best = int(point.state["best"]["step"])
+            if which == "best" and best < 0:
+                print(f"no checkpoint was evaluated in training: taking the last, of step {point.step}")
+            if which == "best" and best in checkpoint.steps(self.checkpoints):
+                return self.checkpoint_at(best)
+            if which == "best" and best >= 0:
+                print(f"the best checkpoint, of step {best}, is gone: taking the last, of step {point.step}")
+            return point
+        raise DataError(f"{self.path} has no checkpoint that verifies")
 
     def checkpoint_at(self, step: int) -> Checkpoint:
         """Read the checkpoint of one step."""

@@ -78,6 +78,9 @@ class Runner:
         self._stop = StopRequest()
         self._has_journal = False
         self._saved_step, self._saved_at = -1, time.monotonic()
+        self._updates_before = 0  # by earlier processes
+        self._pace: tuple[int, float] | None = None  # step and time at which this process had begun to learn
+        self.evaluator.watch = self._watch_evaluation
 
     def train(self) -> str:
         """Train to the end, or until a signal asks for a clean stop; return 'done' or 'stopped'."""
@@ -118,7 +121,7 @@ class Runner:
     def _take(self, rollout: Rollout) -> None:
         self.store.add(rollout)
         if rollout.episodes and isinstance(self.algo, EpisodeAware) and isinstance(self.store, Replay):
-            for facts in self.algo.hear(rollout, self.store.newest):
+            for facts in self.algo.on_episode_end(rollout, self.store.newest):
                 self.meter.add(facts)
         self.clock.advance(rollout)
         self.recorder.offer(rollout, self.clock.step)
@@ -145,11 +148,20 @@ class Runner:
                 self.observers.post("on_episode", {"step": step, "env": end.env, "episode": end.episode, **facts})
         if self.sampler.in_tick:
             return  # nothing slow while a robot waits for its next action: all of it is due again when it stands
-        for line in (*self.sampler.faults(), *self.algo.said(), *self.observers.said(), *self.recorder.said()):
+        for line in (
+            *self.sampler.faults(),
+            *self.algo.messages(),
+            *self.observers.messages(),
+            *self.recorder.messages(),
+        ):
             self.progress.note(line)
+        if self._pace is None and self.clock.updates > self._updates_before:
+            self._pace = step, self.watch.wall_s
         at_end = step >= self.cfg.steps
         if self.log_due(step) or at_end:
             self._log()
+        elif self.progress.is_due:
+            self.progress.move(step, self._eta_s())
         self.watch.lap("log_s")
         if self.cfg.eval.episodes and (self.eval_due(step) or at_end):
             self._evaluate(at_end)
@@ -315,7 +327,7 @@ class Runner:
         for mirror in self.mirrors:
             mirror.rebuild(read_jsonl(self.run.metrics))
         self.watch.resume(point.seconds, self.clock)
-        self._saved_step = point.step
+        self._saved_step, self._updates_before = point.step, self.clock.updates
 
     def _attach_journal(self, point: Checkpoint | None = None) -> None:
         if self.store.journaled and (point is not None or not self._has_journal):
@@ -333,13 +345,21 @@ class Runner:
         self.run.write_status(state, {**facts, **shown, **speeds})
 
     def _eta_s(self) -> float | None:
-        rate = self.clock.step / self.watch.wall_s if self.watch.wall_s > 0 else 0.0
-        return max(self.cfg.steps - self.clock.step, 0) / rate if rate else None
+        """Return the time left at the speed since learning began: the warm-up before it is many times faster."""
+        left = max(self.cfg.steps - self.clock.step, 0)
+        if not left or self._pace is None:
+            return None if left else 0.0
+        steps, seconds = self.clock.step - self._pace[0], self.watch.wall_s - self._pace[1]
+        return left * seconds / steps if steps else None
+
+    def _watch_evaluation(self, done: int, total: int, steps: int) -> None:
+        if self.progress.is_due:
+            self.progress.move(self.clock.step, self._eta_s(), f"evaluating {done}/{total}")
 
     def close(self) -> None:
         """Release logs, simulators and processes."""
         self.recorder.close()
-        for line in self.recorder.said():
+        for line in self.recorder.messages():
             self.progress.note(line)
         parts: list[Closable] = [self.metrics, self.timing, *self.mirrors, self.progress]
         parts += [self.background] if self.background else []

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from roboloop.algos.demonstrations import first_difference
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Algorithm
 from roboloop.run import build, checkpoint
 from roboloop.run.config import Experiment
-from roboloop.run.elsewhere import first_difference
-from roboloop.run.posthoc import pick
 from roboloop.run.rundir import RunDir, find_run
 
 
@@ -20,7 +19,7 @@ def take_over(algo: Algorithm, cfg: Experiment) -> None:
     run = RunDir.open(find_run(Path(cfg.start)))
     if misfit := _misfit(run.config, cfg):
         raise ConfigError(f"weights of {cfg.start} do not fit: {misfit}")
-    point = pick(run, "last")
+    point = run.pick("last")
     with checkpoint.fits(point.path):
         algo.load(point.state["algo"] | {"num_updates": 0})
 

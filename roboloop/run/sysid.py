@@ -76,7 +76,7 @@ def sysid(args: list[str]) -> int:
         raise DataError(f"{known.out} exists: nothing was changed")
     data = Dataset.open(known.data)
     rows, _ = chosen(data, known)
-    simulator = open_simulator(known.env, flags, "roboloop sysid ENV")
+    simulator = open_simulator(known.env, flags)
     try:
         problem = make_problem(simulator, data, rows, known.transitions, known.seed)
         with StopRequest() as stop, disk_errors(str(known.out), "free space; the same command goes on"):

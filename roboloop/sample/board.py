@@ -10,16 +10,21 @@ import numpy as np
 from roboloop.core.memory import ByteLayout, SharedMemory
 from roboloop.core.types import Array, PortablePolicy, Rollout
 from roboloop.data.rollouts import columns_of, rollout_over
-from roboloop.sample.buffers import Shape, poison
+from roboloop.sample.buffers import RolloutShape, poison
 
 WORDS_PER_LINE = 8
 
 
-class Board:
+class SharedBoard:
     """Views of the shared memory; both sides lay it out from the same numbers."""
 
     def __init__(
-        self, shape: Shape, slots: int, weight_sizes: Sequence[int], workers: int, memory: SharedMemory | None = None
+        self,
+        shape: RolloutShape,
+        slots: int,
+        weight_sizes: Sequence[int],
+        workers: int,
+        memory: SharedMemory | None = None,
     ) -> None:
         self._shape = shape
         columns: dict[str, Any] = {"beats": ((workers, WORDS_PER_LINE), np.dtype(np.int64))}

@@ -10,8 +10,8 @@ import numpy as np
 from roboloop.core.memory import ByteLayout, SharedMemory
 from roboloop.core.types import EpisodeEnd
 from roboloop.data.rollouts import COLUMNS
-from roboloop.sample.board import WORDS_PER_LINE, Board
-from roboloop.sample.buffers import Shape
+from roboloop.sample.board import WORDS_PER_LINE, SharedBoard
+from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.pilot import Step
 
 BEAT_NS, GRANTED, POLICY, RESTING = range(4)
@@ -38,11 +38,13 @@ class Shared(NamedTuple):
 class Bridge:
     """One side puts steps, the other takes them; neither waits for the other in here."""
 
-    def __init__(self, shape: Shape, slots: int, weight_sizes: Sequence[int], shared: Shared | None = None) -> None:
+    def __init__(
+        self, shape: RolloutShape, slots: int, weight_sizes: Sequence[int], shared: Shared | None = None
+    ) -> None:
         self._slots = slots
         line = ((WORDS_PER_LINE,), np.dtype(np.int64))
         layout = ByteLayout({"put": line, "taken": line, "learner": line, "pilot": line, "about": ((slots,), _ABOUT)})
-        self.board = Board(shape, slots, weight_sizes, 0, shared.board if shared else None)
+        self.board = SharedBoard(shape, slots, weight_sizes, 0, shared.board if shared else None)
         self.shared = shared or Shared(self.board.memory, SharedMemory.create(layout.num_bytes))
         views = layout.views(self.shared.words)
         self._put, self._taken, self._about = views["put"], views["taken"], views["about"]

@@ -15,7 +15,7 @@ POISON = 0x7B
 
 
 @dataclass(frozen=True)
-class Shape:
+class RolloutShape:
     """What fixes the arrays of a rollout."""
 
     spec: EnvSpec

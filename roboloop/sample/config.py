@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from roboloop.core.config import RESOURCE
 from roboloop.core.errors import ConfigError
 
 
@@ -14,15 +15,15 @@ class SampleConfig:
 
     groups: int = 1
     """Parts of the environments that one policy call serves, each with its own random stream."""
-    workers: int = 0
+    workers: int = field(default=0, metadata=RESOURCE)
     """Processes that step the groups; 0 = this one. In lock step it never changes a bit of the result."""
-    on: Literal["processes", "ray"] = "processes"
+    on: Literal["processes", "ray"] = field(default="processes", metadata=RESOURCE)
     """Where the workers live: processes of this machine, or actors of a Ray cluster (extra: ray)."""
-    address: str = ""
+    address: str = field(default="", metadata=RESOURCE)
     """Of the Ray cluster, ray://HOST:PORT; empty = $RAY_ADDRESS, or a cluster of this machine alone."""
-    worker_cpus: float = 1.0
+    worker_cpus: float = field(default=1.0, metadata=RESOURCE)
     """CPUs of the cluster that a worker on Ray takes."""
-    publish_every_s: float = 0.0
+    publish_every_s: float = field(default=0.0, metadata=RESOURCE)
     """Free-running workers on Ray get new weights at most this often; 0 = with every order, where there are any."""
     free_running: bool = False
     """Workers collect while the learner learns, on weights that lag a little; exact in its counts only."""
@@ -33,18 +34,18 @@ class SampleConfig:
     """Steps of every environment per rollout; on-policy algorithms use their own rollout_steps."""
     queue: int = 2
     """Rollouts that a free-running group may be ahead of the learner."""
-    restarts: int = 3
+    restarts: int = field(default=3, metadata=RESOURCE)
     """Dead or hung workers, and broken environments, that are replaced before the run gives up."""
-    hang_s: float = 120.0
+    hang_s: float = field(default=120.0, metadata=RESOURCE)
     """A worker whose simulator takes longer than this for one step or reset is taken for hung."""
     real_time: Literal["off", "process", "inline"] = "off"
     """A robot is led at its own rate by a process of its own ('process'), or by this one, which learns in the slack of
     the ticks or between episodes ('inline'; see ``update.at``)."""
-    max_misses: int = 3
+    max_misses: int = field(default=3, metadata=RESOURCE)
     """Deadlines in a row that a real-time loop may miss, going on with the last action, before the robot holds."""
-    learner_hang_s: float = 0.5
+    learner_hang_s: float = field(default=0.5, metadata=RESOURCE)
     """A robot in real time holds when its learner's process gives no sign of life for so long."""
-    worker_memory_mb: int = 0
+    worker_memory_mb: int = field(default=0, metadata=RESOURCE)
     """A worker that holds more is replaced between two rollouts, without loss; 0 = no limit."""
 
     def check(self, num_envs: int) -> None:

@@ -18,11 +18,11 @@ from roboloop.core.state import counts_from
 from roboloop.core.types import EpisodeEnd, PortablePolicy, Rollout, State
 from roboloop.data.rollouts import lost_envs
 from roboloop.envs.config import EnvConfig
-from roboloop.sample.board import Board
-from roboloop.sample.buffers import Shape
+from roboloop.sample.board import SharedBoard
+from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.config import SampleConfig
 from roboloop.sample.group import PHASES, EnvBroken, GroupPlan
-from roboloop.sample.links import Link, Place
+from roboloop.sample.links import Backend, WorkerHandle
 from roboloop.sample.local import LocalLink, LocalPlace
 
 LOOK_S = 0.5
@@ -37,7 +37,7 @@ class Order(NamedTuple):
     policy: int
 
 
-class Part(NamedTuple):
+class WorkerShare(NamedTuple):
     """A rollout that a group has collected; its arrays lie in the slot."""
 
     group: int
@@ -47,36 +47,36 @@ class Part(NamedTuple):
 
 
 @dataclass
-class Worker:
+class WorkerSlot:
     """One worker as its supervisor sees it."""
 
     number: int
     groups: list[int]
-    link: Link
+    link: WorkerHandle
     orders: deque[Order] = field(default_factory=deque)
     ready: bool = False
     beats: int = -1
     moved_s: float = field(default_factory=time.monotonic)
 
 
-class Crew:
+class WorkerPool:
     """Sends orders and receives what was collected; a lost worker's orders are given to its successor."""
 
     def __init__(
         self,
         env: EnvConfig,
         plans: Sequence[GroupPlan],
-        shape: Shape,
+        shape: RolloutShape,
         cfg: SampleConfig,
         slots: int,
         policies: Sequence[PortablePolicy],
-        settle: Callable[[Board], Place] = LocalPlace,
+        settle: Callable[[SharedBoard], Backend] = LocalPlace,
     ) -> None:
         self.cfg, self.plans = cfg, list(plans)
         self._env, self._shape, self._slots, self._policies = env, shape, slots, policies
-        self.board = Board(shape, slots, [p.num_weights for p in policies], cfg.workers)
+        self.board = SharedBoard(shape, slots, [p.num_weights for p in policies], cfg.workers)
         self._place = settle(self.board)
-        self._heard: deque[Link] = deque()
+        self._heard: deque[WorkerHandle] = deque()
         self._looked_s = time.monotonic()
         self._lost_nodes: set[str] = set()
         self._episodes = np.zeros(sum(plan.num_envs for plan in plans), np.int64)
@@ -84,14 +84,14 @@ class Crew:
         self.faults: list[str] = []
         self.counts = {"restarts": 0, "env_faults": 0, "renewed": 0}
         per_worker = len(self.plans) // cfg.workers
-        self._workers: list[Worker] = []
+        self._workers: list[WorkerSlot] = []
         for number in range(cfg.workers):
             groups = list(range(number * per_worker, (number + 1) * per_worker))
-            self._workers.append(Worker(number, groups, self._start(number, groups, lost=False)))
+            self._workers.append(WorkerSlot(number, groups, self._start(number, groups, lost=False)))
         # a sampler that is dropped without close() takes its processes with it
         self._finalizer = weakref.finalize(self, _stop_all, self._workers, self._place)
 
-    def _start(self, number: int, groups: list[int], lost: bool) -> Link:
+    def _start(self, number: int, groups: list[int], lost: bool) -> WorkerHandle:
         about = [{"blueprint": p.blueprint(), "num_weights": p.num_weights} for p in self._policies]
         skips = [self._next_episodes(g) if lost else None for g in groups]
         job = {
@@ -118,10 +118,10 @@ class Crew:
         if worker.ready:
             self._send(worker, {"do": "collect", **order._asdict()})
 
-    def _worker_of(self, group: int) -> Worker:
+    def _worker_of(self, group: int) -> WorkerSlot:
         return next(worker for worker in self._workers if group in worker.groups)
 
-    def _send(self, worker: Worker, message: dict[str, Any]) -> None:
+    def _send(self, worker: WorkerSlot, message: dict[str, Any]) -> None:
         if len(worker.orders) == 1:
             worker.moved_s = time.monotonic()
         worker.link.send(message)
@@ -130,14 +130,14 @@ class Crew:
         """Return how many orders of a group are not yet fulfilled."""
         return sum(order.group == group for order in self._worker_of(group).orders)
 
-    def next(self) -> Part:
+    def next(self) -> WorkerShare:
         """Wait for the next rollout of any group."""
         while True:
             message = self._listen([worker for worker in self._workers if worker.orders])
             if "slot" in message:
                 return self._part(message)
 
-    def _part(self, message: dict[str, Any]) -> Part:
+    def _part(self, message: dict[str, Any]) -> WorkerShare:
         worker, group = self._worker_of(message["group"]), message["group"]
         worker.orders.popleft()
         episodes = [EpisodeEnd(**end) for end in message["episodes"]]
@@ -146,15 +146,15 @@ class Crew:
         self.faults += message["faults"]
         self.counts["env_faults"] += len(message["faults"])
         cut = {*message["cut"], *self._cut.pop(group, ())}
-        return Part(group, message["slot"], episodes, tuple(sorted(cut)))
+        return WorkerShare(group, message["slot"], episodes, tuple(sorted(cut)))
 
-    def rollout(self, part: Part) -> Rollout:
+    def rollout(self, part: WorkerShare) -> Rollout:
         """Return a collected rollout; its arrays are overwritten when the slot is ordered again."""
         plan = self.plans[part.group]
         views = self.board.part(part.slot, plan.first_env, plan.num_envs)
         return views._replace(episodes=part.episodes, cut=part.cut)
 
-    def _listen(self, workers: list[Worker]) -> dict[str, Any]:
+    def _listen(self, workers: list[WorkerSlot]) -> dict[str, Any]:
         """Return the next message of any of these workers; mend what is broken meanwhile."""
         while True:
             if time.monotonic() - self._looked_s > LOOK_S:
@@ -170,7 +170,7 @@ class Crew:
                 if message is not None:
                     return message
 
-    def _message(self, worker: Worker) -> dict[str, Any] | None:
+    def _message(self, worker: WorkerSlot) -> dict[str, Any] | None:
         """Return what a worker says; none where it is news of itself, or was heard already."""
         if not self._place.wait([worker.link], 0.0):
             return None
@@ -186,13 +186,13 @@ class Crew:
             self._begin(worker)
         return None if "ready" in message or "doubt" in message else message
 
-    def _begin(self, worker: Worker) -> None:
+    def _begin(self, worker: WorkerSlot) -> None:
         worker.ready = True
         for order in worker.orders:
             self._send(worker, {"do": "collect", **order._asdict()})
         worker.moved_s = time.monotonic()
 
-    def _look_after(self, worker: Worker) -> None:
+    def _look_after(self, worker: WorkerSlot) -> None:
         self._feel(worker, fresh=False)
         allowed_s = self.cfg.hang_s if worker.ready else max(START_S, self.cfg.hang_s)
         if time.monotonic() - worker.moved_s < allowed_s or self._place.wait([worker.link], 0.0):
@@ -205,14 +205,14 @@ class Crew:
             stack = worker.link.where_it_hangs()
             self._replace(worker, f"hung {where} for {silent_s:.1f} s\n{stack}")
 
-    def _feel(self, worker: Worker, fresh: bool) -> tuple[int, int, int]:
+    def _feel(self, worker: WorkerSlot, fresh: bool) -> tuple[int, int, int]:
         """Take a worker's pulse."""
         number, phase, env, silent_s = worker.link.beat(fresh)
         if number != worker.beats:
             worker.beats, worker.moved_s = number, time.monotonic() - silent_s
         return number, phase, env
 
-    def _replace(self, worker: Worker, why: str) -> None:
+    def _replace(self, worker: WorkerSlot, why: str) -> None:
         """Start a successor for a lost worker, with other random streams; its running episodes are lost."""
         rss_mb, name, node = worker.link.rss_mb(), worker.link.name, worker.link.lost_node()
         worker.link.kill()
@@ -231,7 +231,7 @@ class Crew:
             self._cut[group] = tuple(range(plan.first_env, plan.first_env + plan.num_envs))
         self._renew(worker, self._start(worker.number, worker.groups, lost=True))
 
-    def _renew(self, worker: Worker, link: Link) -> None:
+    def _renew(self, worker: WorkerSlot, link: WorkerHandle) -> None:
         worker.link, worker.ready, worker.beats, worker.moved_s = link, False, -1, time.monotonic()
 
     def state(self) -> State:
@@ -261,12 +261,12 @@ class Crew:
             if answer is not None:
                 return answer
 
-    def _await_ready(self, worker: Worker) -> None:
+    def _await_ready(self, worker: WorkerSlot) -> None:
         if self._place.wait([worker.link], LOOK_S):
             self._message(worker)
         self._look_after(worker)
 
-    def _listen_for(self, worker: Worker, restart: int, group: int) -> dict[str, Any] | None:
+    def _listen_for(self, worker: WorkerSlot, restart: int, group: int) -> dict[str, Any] | None:
         """Return the answer to a question, or None when the worker was lost while it thought."""
         while self.plans[group].restart == restart:
             if self._place.wait([worker.link], LOOK_S) and (message := self._message(worker)) is not None:
@@ -274,12 +274,12 @@ class Crew:
             self._look_after(worker)
         return None
 
-    def heavy(self) -> list[Worker]:
+    def heavy(self) -> list[WorkerSlot]:
         """Return the workers that hold more memory than they may."""
         limit = self.cfg.worker_memory_mb
         return [w for w in self._workers if limit and w.ready and w.link.rss_mb() > limit]
 
-    def replace_heavy(self, worker: Worker) -> None:
+    def replace_heavy(self, worker: WorkerSlot) -> None:
         """Move the groups of a swollen worker, which must have no orders, to a fresh process without any loss."""
         states = {g: self._ask(g, {"do": "state", "group": g})["state"] for g in worker.groups}
         said = f"{worker.link.name} held {worker.link.rss_mb():.0f} MB"
@@ -300,7 +300,7 @@ class Crew:
         self._finalizer()
 
 
-def _stop_all(workers: list[Worker], place: Place) -> None:
+def _stop_all(workers: list[WorkerSlot], place: Backend) -> None:
     for worker in workers:  # all at once, then wait for each
         worker.link.hang_up()
     for worker in workers:

@@ -15,7 +15,8 @@ from roboloop.core.rng import derive, get_rng_state, set_rng_state, stream
 from roboloop.core.types import Array, Decision, Env, EpisodeEnd, Policy, RewardAware, Rollout, State
 from roboloop.data.rollouts import lost_envs
 from roboloop.envs.env import counted
-from roboloop.sample.buffers import Shape
+from roboloop.envs.findings import place_of
+from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.remote import EnvLost
 from roboloop.sample.stack import FrameStack
 
@@ -38,6 +39,11 @@ class GroupPlan:
 class EnvBroken(WorkerLost):
     """An environment raised, or returned what no environment may return, more often than is allowed."""
 
+    @property
+    def shown(self) -> str:
+        """Its first line, which names type and place of the exception; the traceback is for who catches it."""
+        return str(self).partition("\n")[0]
+
 
 def check_actions(action: Array, action_dim: int) -> None:
     """Refuse actions of a policy that is another environment's, or has diverged: no environment is at fault then."""
@@ -50,7 +56,7 @@ def check_actions(action: Array, action_dim: int) -> None:
 class EnvGroup:
     """Steps its environments in lock step; each is reset at its own episode's end with its own derived seed."""
 
-    def __init__(self, make_env: Callable[[int], Env], plan: GroupPlan, shape: Shape, max_faults: int) -> None:
+    def __init__(self, make_env: Callable[[int], Env], plan: GroupPlan, shape: RolloutShape, max_faults: int) -> None:
         self.plan = plan
         self._make_env = make_env
         self._envs = [make_env(plan.first_env + env) for env in range(plan.num_envs)]
@@ -166,7 +172,7 @@ class EnvGroup:
         self._success[env] = np.fmax(self._success[env], info.get("success", np.nan))
         if self._feeling is not None:
             row = slice(env, env + 1)
-            self._memory[row] = self._feeling.feel(self._memory[row], out.raw_reward[t, row])
+            self._memory[row] = self._feeling.observe_reward(self._memory[row], out.raw_reward[t, row])
         if terminated or truncated:
             # before the observation is overwritten by the next episode's first
             last_value = self._values(policy, slice(env, env + 1)) if truncated and not terminated else 0.0
@@ -228,7 +234,7 @@ class EnvGroup:
     def _swap(self, env: int, error: Exception, action: list[float] | None = None) -> None:
         """Put a new environment in the place of a broken one, unless too many have broken."""
         self._num_faults += 1
-        what = f"env {self.plan.first_env + env} broke: {error} (last action {action})"
+        what = f"env {self.plan.first_env + env} broke: {error} ({place_of(error)}, last action {action})"
         if self._num_faults > self._max_faults:
             trace = "".join(traceback.format_exception(error)).strip()
             raise EnvBroken(f"{what}; {self._num_faults} faults are more than sample.restarts allows\n{trace}")

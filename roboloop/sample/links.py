@@ -18,7 +18,7 @@ class Beat(NamedTuple):
     """How long ago it was, as far as that is known."""
 
 
-class Link(Protocol):
+class WorkerHandle(Protocol):
     """One worker: messages go there in order, each is answered by one message."""
 
     @property
@@ -70,14 +70,14 @@ class Link(Protocol):
         ...
 
 
-class Place(Protocol):
+class Backend(Protocol):
     """Where workers live."""
 
-    def start(self, number: int, job: dict[str, Any]) -> Link:
+    def start(self, number: int, job: dict[str, Any]) -> WorkerHandle:
         """Start a worker; its first answer is that it is ready."""
         ...
 
-    def wait(self, links: Sequence[Link], timeout_s: float) -> list[Link]:
+    def wait(self, links: Sequence[WorkerHandle], timeout_s: float) -> list[WorkerHandle]:
         """Return those with something to receive, be it their end; waits for the first."""
         ...
 

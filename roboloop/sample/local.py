@@ -9,8 +9,8 @@ from typing import Any
 
 from roboloop.core.child import Child
 from roboloop.core.types import Array, PortablePolicy
-from roboloop.sample.board import Board
-from roboloop.sample.links import Beat, Link
+from roboloop.sample.board import SharedBoard
+from roboloop.sample.links import Beat, WorkerHandle
 
 
 class LocalLink:
@@ -73,7 +73,7 @@ class LocalLink:
 class LocalPlace:
     """The machine of the learner."""
 
-    def __init__(self, board: Board) -> None:
+    def __init__(self, board: SharedBoard) -> None:
         self._board = board
 
     def start(self, number: int, job: dict[str, Any]) -> LocalLink:
@@ -81,9 +81,9 @@ class LocalPlace:
         memory = self._board.memory
         return LocalLink(number, {**job, "num_bytes": memory.num_bytes}, memory.fd, self._board.beats[number])
 
-    def wait(self, links: Sequence[Link], timeout_s: float) -> list[Link]:
+    def wait(self, links: Sequence[WorkerHandle], timeout_s: float) -> list[WorkerHandle]:
         """Return those whose pipe has something, or has ended."""
-        by_pipe: dict[Any, Link] = {}
+        by_pipe: dict[Any, WorkerHandle] = {}
         for link in links:
             assert isinstance(link, LocalLink)
             by_pipe[link.child.channel.connection] = link

@@ -24,10 +24,10 @@ from roboloop.core.cluster import connect, machines, room_for, telling_line
 from roboloop.core.errors import ConfigError, Diverged, UserError
 from roboloop.core.types import PortablePolicy
 from roboloop.data.rollouts import COLUMNS
-from roboloop.sample.board import Board
+from roboloop.sample.board import SharedBoard
 from roboloop.sample.config import SampleConfig
 from roboloop.sample.group import IDLE, EnvBroken
-from roboloop.sample.links import Beat, Link
+from roboloop.sample.links import Beat, WorkerHandle
 from roboloop.sample.worker import Worker
 
 WATCH = "watch"
@@ -235,7 +235,7 @@ class RayLink:
 class RayPlace:
     """A Ray cluster."""
 
-    def __init__(self, cfg: SampleConfig, board: Board) -> None:
+    def __init__(self, cfg: SampleConfig, board: SharedBoard) -> None:
         self.board, self.worker_cpus = board, cfg.worker_cpus
         self.ray, self._is_ours = connect(cfg.address, cfg.workers * cfg.worker_cpus)
         self._every_s = cfg.publish_every_s if cfg.free_running else 0.0
@@ -262,7 +262,7 @@ class RayPlace:
         """Start a worker."""
         return RayLink(self, number, job)
 
-    def wait(self, links: Sequence[Link], timeout_s: float) -> list[Link]:
+    def wait(self, links: Sequence[WorkerHandle], timeout_s: float) -> list[WorkerHandle]:
         """Return those whose next answer is here, or will never be."""
         by_answer = {}
         for link in links:

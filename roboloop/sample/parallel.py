@@ -6,14 +6,14 @@ from collections import deque
 
 from roboloop.core.types import PortablePolicy, Rollout, State
 from roboloop.data.rollouts import rollout_from_state, rollout_to_state
-from roboloop.sample.crew import Crew, Order, Part
-from roboloop.sample.unhurried import Unhurried
+from roboloop.sample.crew import Order, WorkerPool, WorkerShare
+from roboloop.sample.unhurried import NotRealTime
 
 
-class LockStepSampler(Unhurried):
+class LockStepSampler(NotRealTime):
     """All groups collect at once and the learner waits for them: the same bits as the serial sampler."""
 
-    def __init__(self, crew: Crew) -> None:
+    def __init__(self, crew: WorkerPool) -> None:
         self._crew = crew
 
     def collect(self, policy: PortablePolicy) -> Rollout:
@@ -50,15 +50,15 @@ class LockStepSampler(Unhurried):
         self._crew.close()
 
 
-class FreeSampler(Unhurried):
+class FreeSampler(NotRealTime):
     """Groups collect while the learner learns, at most ``queue`` rollouts ahead: data waits, nothing is dropped."""
 
-    def __init__(self, crew: Crew) -> None:
+    def __init__(self, crew: WorkerPool) -> None:
         self._crew = crew
-        self._ready: deque[Part] = deque()
+        self._ready: deque[WorkerShare] = deque()
         self._restored: deque[Rollout] = deque()
         self._free = {plan.index: deque(range(crew.cfg.queue)) for plan in crew.plans}
-        self._given: Part | None = None
+        self._given: WorkerShare | None = None
         self._lag = (0, 0, 0)  # rollouts, sum and maximum of the versions that they lag behind
 
     def collect(self, policy: PortablePolicy) -> Rollout:
@@ -115,12 +115,12 @@ class FreeSampler(Unhurried):
         self._crew.close()
 
 
-def take_faults(crew: Crew) -> list[str]:
+def take_faults(crew: WorkerPool) -> list[str]:
     """Return and forget what the crew has to say."""
     said, crew.faults = crew.faults, []
     return said
 
 
-def stats_of(crew: Crew) -> dict[str, float]:
+def stats_of(crew: WorkerPool) -> dict[str, float]:
     """Return a crew's counters as metrics, those that are not zero."""
     return {f"sample/{name}": float(count) for name, count in crew.counts.items() if count}

@@ -14,7 +14,7 @@ from roboloop.core.rng import derive, stream
 from roboloop.core.types import Array, Env, EpisodeEnd, Policy, Rollout
 from roboloop.envs.env import Outcome, RealTimeEnv
 from roboloop.envs.robot import Overrun, RobotFault
-from roboloop.sample.buffers import Shape
+from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.stack import FrameStack
 
 WARM_S = 0.001
@@ -51,7 +51,7 @@ def real_time_env(env: Env) -> RealTimeEnv:
 class Pilot:
     """Leads one robot through its episodes; the step that an action began is whole when the next tick has looked."""
 
-    def __init__(self, env: RealTimeEnv, shape: Shape, seed: int, max_misses: int) -> None:
+    def __init__(self, env: RealTimeEnv, shape: RolloutShape, seed: int, max_misses: int) -> None:
         self.env = env
         self._shape, self._seed, self._max_misses = shape, seed, max_misses
         self._warm_s = 0.0 if env.is_simulated else WARM_S

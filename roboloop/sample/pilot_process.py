@@ -18,7 +18,7 @@ from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.robot import RobotFault
 from roboloop.sample.bridge import BEAT_NS, GRANTED, MOVED_NS, POLICY, RESTING, STANDS, WANTS, Bridge, Shared
-from roboloop.sample.buffers import Shape
+from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.pilot import Pilot, real_time_env
 
 LOOK_S = 0.002
@@ -60,7 +60,7 @@ class Leader:
         self._channel, self._parent = channel, os.getppid()
         self._hang_ns = int(job["learner_hang_s"] * 1e9)
         env = real_time_env(registry.make(override(EnvConfig(), job["env"])))
-        shape = Shape(env.spec, **job["shape"])
+        shape = RolloutShape(env.spec, **job["shape"])
         self._policies = [build_policy(policy["blueprint"]) for policy in job["policies"]]
         self._fetched = [0] * len(self._policies)
         self._bridge = Bridge(shape, job["slots"], [p["num_weights"] for p in job["policies"]], shared)

@@ -20,7 +20,7 @@ from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import RealTimeEnv
 from roboloop.envs.robot import RobotFault
 from roboloop.sample.bridge import BEAT_NS, GRANTED, MOVED_NS, POLICY, RESTING, STANDS, WANTS, Bridge
-from roboloop.sample.buffers import Shape
+from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.config import SampleConfig
 from roboloop.sample.pilot import Pilot, Step, Tick
 from roboloop.track.metrics import delay_counts
@@ -104,7 +104,7 @@ class RealTimeSampler:
 class InlineSampler(RealTimeSampler):
     """The pilot in this process: what its caller does between two calls is done in the slack of a tick."""
 
-    def __init__(self, env: RealTimeEnv, shape: Shape, cfg: SampleConfig, seed: int) -> None:
+    def __init__(self, env: RealTimeEnv, shape: RolloutShape, cfg: SampleConfig, seed: int) -> None:
         super().__init__(cfg)
         self._pilot = Pilot(env, shape, seed, cfg.max_misses)
 
@@ -157,7 +157,7 @@ class PilotedSampler(RealTimeSampler):
     in_tick: ClassVar[bool] = False
 
     def __init__(
-        self, env: EnvConfig, shape: Shape, cfg: SampleConfig, seed: int, policies: Sequence[PortablePolicy]
+        self, env: EnvConfig, shape: RolloutShape, cfg: SampleConfig, seed: int, policies: Sequence[PortablePolicy]
     ) -> None:
         super().__init__(cfg)
         self._env, self._shape, self._seed, self._policies = env, shape, seed, policies

@@ -7,16 +7,16 @@ from collections.abc import Callable, Sequence
 from roboloop.core.state import counts_from
 from roboloop.core.types import Env, Policy, Rollout, State
 from roboloop.data.rollouts import columns_of, lost_envs
-from roboloop.sample.buffers import Shape
+from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.group import EnvGroup, GroupPlan
-from roboloop.sample.unhurried import Unhurried
+from roboloop.sample.unhurried import NotRealTime
 
 
-class SerialSampler(Unhurried):
+class SerialSampler(NotRealTime):
     """Collects ``[T, B]`` with the environments of all groups side by side."""
 
     def __init__(
-        self, make_env: Callable[[int], Env], plans: Sequence[GroupPlan], shape: Shape, max_faults: int = 3
+        self, make_env: Callable[[int], Env], plans: Sequence[GroupPlan], shape: RolloutShape, max_faults: int = 3
     ) -> None:
         self.spec = shape.spec
         self._shape = shape

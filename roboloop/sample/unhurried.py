@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from roboloop.core.types import Rollout
 
 
-class Unhurried:
+class NotRealTime:
     """Nothing moves between two calls."""
 
     in_tick: ClassVar[bool] = False

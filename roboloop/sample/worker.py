@@ -16,8 +16,8 @@ from roboloop.core.types import Rollout
 from roboloop.core.wire import Channel
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
-from roboloop.sample.board import Board
-from roboloop.sample.buffers import Shape
+from roboloop.sample.board import SharedBoard
+from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.group import EnvBroken, EnvGroup, GroupPlan
 
 
@@ -43,7 +43,7 @@ class Worker:
         probe = registry.make(env_config)
         spec = probe.spec
         probe.close()
-        self.shape = Shape(spec, **job["shape"])
+        self.shape = RolloutShape(spec, **job["shape"])
         self.policies = [build_policy(policy["blueprint"]) for policy in job["policies"]]
         self.groups: dict[int, EnvGroup] = {}
         for data in job["groups"]:
@@ -85,7 +85,7 @@ class BoardWorker(Worker):
         super().__init__(job, self._beat)
         sizes = [policy["num_weights"] for policy in job["policies"]]
         memory = SharedMemory(memory_fd, job["num_bytes"])
-        self._board = Board(self.shape, job["slots"], sizes, job["workers"], memory)
+        self._board = SharedBoard(self.shape, job["slots"], sizes, job["workers"], memory)
         self._beats = self._board.beats[job["number"]]
         self._fetched = [0] * len(self.policies)
 

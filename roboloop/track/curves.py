@@ -49,7 +49,7 @@ class Group(NamedTuple):
     curves: Mapping[str, list[Curve]]
 
 
-class Line(NamedTuple):
+class CurveLine(NamedTuple):
     """The line of several curves and its band, where all of them have data."""
 
     x: Floats
@@ -108,15 +108,15 @@ def grouped(
     return dict(sorted(found.items(), key=lambda entry: entry[0].split("/")))
 
 
-def summarise(xs: Sequence[Floats], ys: Sequence[Floats]) -> Line | None:
+def summarise(xs: Sequence[Floats], ys: Sequence[Floats]) -> CurveLine | None:
     """Return the centre and band of several curves where all have data; None where they share nothing."""
     shared = on_one_grid(xs, ys)
     if shared is None:
         return None
     grid, table = shared
     if len(table) < IQM_SEEDS:
-        return Line(grid, mean(table.T), table.min(axis=0), table.max(axis=0))
-    return Line(grid, iqm(table.T), *bootstrap_band(table, iqm))
+        return CurveLine(grid, mean(table.T), table.min(axis=0), table.max(axis=0))
+    return CurveLine(grid, iqm(table.T), *bootstrap_band(table, iqm))
 
 
 def on_one_grid(xs: Sequence[Floats], ys: Sequence[Floats]) -> tuple[Floats, Floats] | None:

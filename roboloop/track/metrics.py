@@ -48,7 +48,7 @@ def score(success: float | None, episode_return: float) -> float:
     return success + 1e-9 * episode_return
 
 
-class Mark(NamedTuple):
+class LogMark(NamedTuple):
     """Where a log ended at a checkpoint."""
 
     offset: int
@@ -84,16 +84,16 @@ class JsonlLog:
         self._offset += len(line)
         self._chain = chain
 
-    def mark(self) -> Mark:
+    def mark(self) -> LogMark:
         """Return where the log ends now."""
-        return Mark(self._offset, self._chain.value)
+        return LogMark(self._offset, self._chain.value)
 
     def sync(self) -> None:
         """Make what was written survive a power cut."""
         os.fsync(self._file.fileno())
         sync_directory(self.path.parent)
 
-    def check(self, mark: Mark) -> None:
+    def check(self, mark: LogMark) -> None:
         """Raise DataError unless the log up to a mark is what was written then."""
         self._check_reach(mark.offset)
         chain, at = Chain(), 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -21,11 +22,12 @@ _BAR_WIDTH = 24
 
 class _Report(NamedTuple):
     step: int
-    success: float | None
-    episode_return: float | None
-    updates_per_s: float | None
-    steps_per_s: float | None
-    eta_s: float | None
+    success: float | None = None
+    episode_return: float | None = None
+    updates_per_s: float | None = None
+    steps_per_s: float | None = None
+    eta_s: float | None = None
+    doing: str = ""
 
 
 class Progress:
@@ -41,6 +43,7 @@ class Progress:
         self._every_s = every_s if self._live is None else _LIVE_EVERY_S
         self._next_s = -math.inf
         self._withheld: _Report | None = None
+        self._last = _Report(0)
 
     def update(
         self,
@@ -52,8 +55,19 @@ class Progress:
         eta_s: float | None = None,
     ) -> None:
         """Report; shown at most once per period, the last one at the latest by ``close``."""
-        self._withheld = _Report(step, success, episode_return, updates_per_s, steps_per_s, eta_s)
+        self._last = self._withheld = _Report(step, success, episode_return, updates_per_s, steps_per_s, eta_s)
         if self._enabled and time.monotonic() >= self._next_s:
+            self._show(self._withheld)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a live line should move on; never so where lines are printed one below another."""
+        return self._live is not None and self._enabled and time.monotonic() >= self._next_s
+
+    def move(self, step: int, eta_s: float | None, doing: str = "") -> None:
+        """Bring a live line up to date between two reports."""
+        if self.is_due:
+            self._last = self._withheld = self._last._replace(step=step, eta_s=eta_s, doing=doing)
             self._show(self._withheld)
 
     def note(self, text: str) -> None:
@@ -61,13 +75,18 @@ class Progress:
         if self._enabled:
             self._emit(printable(text, keep="\n"))
 
-    def close(self) -> None:
-        """Show the last report and leave the terminal as it was; closing twice is harmless."""
+    def finish(self) -> None:
+        """Show the last report and end the live line; notes come below it from now on."""
         if self._enabled and self._withheld is not None:
             self._show(self._withheld)
         if self._live is not None:
             with suppress(OSError):
                 self._live.stop()
+        self._live = None
+
+    def close(self) -> None:
+        """Show the last report and leave the terminal as it was; closing twice is harmless."""
+        self.finish()
         self._enabled = False
 
     def _show(self, report: _Report) -> None:
@@ -88,15 +107,17 @@ class Progress:
             self._enabled = False
 
     def _cells(self, report: _Report) -> list[str]:
-        done = report.step / self.total_steps if self.total_steps else math.nan
+        step = min(report.step, self.total_steps)  # the last rollout of many environments may reach beyond
+        done = step / self.total_steps if self.total_steps else math.nan
         success = "-" if _unknown(report.success) else f"{report.success:.0%}"
         return [
-            f"{count(report.step)}/{count(self.total_steps)} steps ({done:.0%})",
+            f"{count(step)}/{count(self.total_steps)} steps ({done:.0%})",
             f"success {success}",
             f"return {number(report.episode_return)}",
             f"{number(report.updates_per_s)} updates/s",
             f"{number(report.steps_per_s)} steps/s",
             f"ETA {duration(report.eta_s)}",
+            *([report.doing] if report.doing else []),
         ]
 
     def _row(self, report: _Report, width: int) -> Table:
@@ -111,6 +132,41 @@ class Progress:
         else:
             row.add_row(ProgressBar(self.total_steps, report.step, width=_BAR_WIDTH), line)
         return row
+
+
+class LiveLine:
+    """One line on a terminal that each text replaces; nothing goes to files and pipes."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._is_seen = self._stream.isatty()
+        self._began_s, self._next_s = time.monotonic(), -math.inf
+        self._is_empty = True
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a text would be shown now."""
+        return self._is_seen and time.monotonic() >= self._next_s
+
+    def show(self, text: str) -> None:
+        """Replace the line, with the time since the beginning behind the text."""
+        if self._is_seen:
+            now_s = time.monotonic()
+            text = f"{printable(text)}, {duration(now_s - self._began_s)}"
+            self._write(text[: shutil.get_terminal_size().columns - 1])
+            self._is_empty, self._next_s = False, now_s + _LIVE_EVERY_S
+
+    def clear(self) -> None:
+        """Empty the line: before anything else is printed, and at the end."""
+        if self._is_seen and not self._is_empty:
+            self._write("")
+            self._is_empty, self._next_s = True, -math.inf
+
+    def _write(self, text: str) -> None:
+        try:
+            print(f"\r{text}\x1b[K", end="", file=self._stream, flush=True)
+        except OSError:  # the terminal has gone
+            self._is_seen = False
 
 
 def _start_live(stream: TextIO) -> Live:

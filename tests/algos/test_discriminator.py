@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from roboloop.algos import adversarial_losses as losses
-from roboloop.algos.adversarial_losses import Lives
+from roboloop.algos.adversarial_losses import EpisodeCounts
 from roboloop.algos.discriminator import Discriminator, Steps
 from roboloop.algos.discriminator_config import DiscriminatorConfig
 from roboloop.core.errors import ConfigError, DataError
@@ -22,8 +22,8 @@ SPEC = EnvSpec((3,), np.dtype(np.float32), (-2.0, -1.0), (2.0, 1.0), 100)
 GAMMA = 0.9
 
 
-def lives(*rates: float) -> Lives:
-    return Lives(np.full(len(rates), 1000.0), np.array(rates) * 1000.0)
+def lives(*rates: float) -> EpisodeCounts:
+    return EpisodeCounts(np.full(len(rates), 1000.0), np.array(rates) * 1000.0)
 
 
 def make(num_tasks: int = 1, rate: float = 0.0, seed: int = 0, **options) -> Discriminator:
@@ -154,9 +154,11 @@ def test_accuracy_and_calibration_count_policy_and_expert_alike() -> None:
 
 
 def test_the_offset_of_a_life_is_the_logarithm_of_how_much_longer_the_expert_lives() -> None:
-    found = losses.alive_offset(Lives(np.array([100.0, 100.0]), np.array([10.0, 0.0])), Lives(*np.array([[40], [2]])))
+    found = losses.alive_offset(
+        EpisodeCounts(np.array([100.0, 100.0]), np.array([10.0, 0.0])), EpisodeCounts(*np.array([[40], [2]]))
+    )
     assert found == pytest.approx([math.log(10 / 20), math.log(200 / 20)])
-    assert losses.alive_offset(lives(0.0), Lives(np.array([7.0]), np.array([0.0]))).tolist() == [0.0]
+    assert losses.alive_offset(lives(0.0), EpisodeCounts(np.array([7.0]), np.array([0.0]))).tolist() == [0.0]
 
 
 def test_an_end_is_paid_as_the_time_after_it_for_ever() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from roboloop.algos.adversarial_losses import Lives
+from roboloop.algos.adversarial_losses import EpisodeCounts
 from roboloop.algos.discriminator import Discriminator, Steps
 from roboloop.algos.dynamics import check_target, make_dynamics, robot_dims
 from roboloop.algos.dynamics_config import DynamicsConfig, TargetConfig
@@ -24,7 +24,7 @@ from roboloop.envs.config import EnvConfig
 from roboloop.envs.registry import make
 from roboloop.envs.tiny_cart import MAX_FACTOR
 from roboloop.run.record import record
-from roboloop.sample.buffers import Shape
+from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.group import plans
 from roboloop.sample.serial import SerialSampler
 from tests.algos.test_gail import Learner
@@ -62,7 +62,9 @@ def learner(cfg: DynamicsConfig) -> GAIL:
 
 
 def sampler() -> SerialSampler:
-    return SerialSampler(lambda _: make(HYBRID), plans(NUM_ENVS, 1, seed=0), Shape(SPEC, STEPS, NUM_ENVS, 1, True))
+    return SerialSampler(
+        lambda _: make(HYBRID), plans(NUM_ENVS, 1, seed=0), RolloutShape(SPEC, STEPS, NUM_ENVS, 1, True)
+    )
 
 
 class Nominal:
@@ -135,7 +137,7 @@ def test_a_rollout_without_a_whole_window_teaches_nothing(recorded) -> None:
     algo.close()
 
 
-def windows_judge(shape: WindowShape, lives: Lives) -> Discriminator:
+def windows_judge(shape: WindowShape, lives: EpisodeCounts) -> Discriminator:
     return Discriminator(DynamicsConfig().discriminator, shape.spec, lives, 0.9, seed=0)
 
 
@@ -147,7 +149,7 @@ def drawn(rng: np.random.Generator, *lead: int, rate: float = 0.0, mean: float =
 
 @pytest.mark.parametrize(("expert_life", "policy_life"), [(20.0, 5.0), (5.0, 20.0), (10.0, 10.0)])
 def test_the_bonus_is_the_logarithm_of_how_much_longer_the_target_lives(expert_life, policy_life) -> None:
-    judge = windows_judge(WindowShape(2, 1), Lives(np.array([1000.0]), np.array([1000.0 / expert_life])))
+    judge = windows_judge(WindowShape(2, 1), EpisodeCounts(np.array([1000.0]), np.array([1000.0 / expert_life])))
     rng = np.random.default_rng(0)
     for _ in range(20):
         judge.update(drawn(rng, 100, rate=1 / policy_life), drawn(rng, 1, 100), None)
@@ -171,7 +173,7 @@ def test_lives_of_the_target_are_counted_by_the_end_of_the_world_not_by_the_cloc
 
 
 def test_what_is_learned_does_not_depend_on_the_units_of_states() -> None:
-    shape, lives = WindowShape(2, 1), Lives(np.array([100.0]), np.array([10.0]))
+    shape, lives = WindowShape(2, 1), EpisodeCounts(np.array([100.0]), np.array([10.0]))
     units = np.array([64.0, 0.25, 2.0, 1024.0, 0.5], np.float32)  # powers of two: the same digits
     found = []
     for unit in (np.ones(5, np.float32), units):

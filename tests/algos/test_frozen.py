@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from roboloop.algos.config import PPOConfig
 from roboloop.algos.frozen import freeze
 from roboloop.algos.policy import UniformPolicy, in_bounds
 from roboloop.algos.ppo import PPO, PPOPolicy
+from roboloop.algos.ppo_config import PPOConfig
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.types import EnvSpec
 from roboloop.envs.frozen import FrozenPolicy, load_all
@@ -66,6 +66,19 @@ def test_a_file_acts_as_the_policy_that_it_was_made_of(tmp_path, options) -> Non
     peak = ours.act(obs, none, False, rng(0)).log_prob
     np.testing.assert_allclose(-np.log(std).sum(1) - np.log(2 * np.pi), peak, atol=1e-4)
     np.testing.assert_allclose(frozen.to_unit(mean * frozen._half + frozen._center), mean, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [NETS["fixed"], NETS["state-dependent"]], ids=["fixed", "state-dependent"])
+def test_deviations_are_cut_where_ppo_cuts_them(options) -> None:
+    ours = policy(**options | {"initial_std": 1e-4})
+    frozen = freeze(ours)
+    obs, none = np.random.default_rng(0).normal(0, 1, (16, 5)).astype(np.float32), np.zeros((16, 0), np.float32)
+    found = [frozen.act_many(obs, np.random.default_rng(3), explore) for explore in (False, True)]
+    wanted = [
+        in_bounds(ours.act(obs, none, explore, np.random.default_rng(3)).action, SPEC) for explore in (False, True)
+    ]
+    assert np.abs(wanted[1] - wanted[0]).max() > 0.005  # exp(-5) in units of the bounds, not 1e-4
+    np.testing.assert_allclose(found[1] - found[0], wanted[1] - wanted[0], atol=1e-5)
 
 
 @pytest.mark.parametrize("options", NETS.values(), ids=NETS)

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from roboloop.algos.adversarial_losses import Lives
-from roboloop.algos.config import PPOConfig
+from roboloop.algos.adversarial_losses import EpisodeCounts
 from roboloop.algos.discriminator import Discriminator, Steps
 from roboloop.algos.discriminator_config import DiscriminatorConfig
 from roboloop.algos.gail import GAIL, make_gail, taken_steps
 from roboloop.algos.gail_config import GAILConfig
+from roboloop.algos.ppo_config import PPOConfig
 from roboloop.algos.returns import ends_of, gae
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import EpisodeEnd, Rollout
@@ -24,7 +24,7 @@ from roboloop.envs.config import EnvConfig
 from roboloop.envs.registry import make
 from roboloop.run.evaluate import TEST, Evaluator, Plan
 from roboloop.run.record import record
-from roboloop.sample.buffers import Shape
+from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.group import plans
 from roboloop.sample.serial import SerialSampler
 from tests.algos.test_discriminator import GAMMA, SPEC
@@ -92,7 +92,7 @@ def small(**options) -> tuple[GAIL, Learner, Watched, Experts]:
     cfg = GAILConfig(ppo=PPOConfig(gamma=GAMMA), expert=ExpertConfig("x"), **turns)
     cfg.check()
     rl, experts = Learner(), Experts()
-    lives = Lives(np.array([100.0]), np.array([10.0]))
+    lives = EpisodeCounts(np.array([100.0]), np.array([10.0]))
     disc = Watched(DiscriminatorConfig(hidden=(16,), lr=1e-2), SPEC, lives, GAMMA, seed=0)
     return GAIL(cfg, rl, disc, experts, seed=0), rl, disc, experts
 
@@ -132,7 +132,7 @@ def test_an_action_is_judged_as_the_environment_took_it() -> None:
     beyond, bound = np.full((2, 2), 99.0, np.float32), np.tile(np.array([2.0, 1.0], np.float32), (2, 1))
     np.testing.assert_array_equal(disc.rewards(obs, beyond, ended), disc.rewards(obs, bound, ended))
     # choices have columns of their own, so that 0, 1 and 2 are not more or less of something
-    cfg, lives = DiscriminatorConfig(hidden=(), ends="none"), Lives(np.ones(1), np.zeros(1))
+    cfg, lives = DiscriminatorConfig(hidden=(), ends="none"), EpisodeCounts(np.ones(1), np.zeros(1))
     mixed = Discriminator(cfg, dataclasses.replace(SPEC, action_choices=(0, 4)), lives, GAMMA, seed=0)
     action = np.array([[1.0, 2.0], [5.0, 0.0]], np.float32)
     seen = mixed._inputs(Steps(obs, action, ended))
@@ -165,7 +165,7 @@ def learner(demos: Path) -> GAIL:
 
 
 def sampler() -> SerialSampler:
-    shape = Shape(make(REACH).spec, FAST.rollout_steps, NUM_ENVS, 1, True)
+    shape = RolloutShape(make(REACH).spec, FAST.rollout_steps, NUM_ENVS, 1, True)
     return SerialSampler(lambda _: make(REACH), plans(NUM_ENVS, 1, seed=0), shape)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roboloop.algos.config import MTSACConfig, SACConfig
 from roboloop.algos.discriminator_config import DiscriminatorConfig
 from roboloop.algos.guided import GuidedPlay, make_guided
 from roboloop.algos.guided_config import (
@@ -22,8 +21,9 @@ from roboloop.algos.guided_config import (
     VPACEConfig,
 )
 from roboloop.algos.policy import UniformPolicy
+from roboloop.algos.sac_config import MTSACConfig, SACConfig
 from roboloop.algos.schedulers import FixedSchedule, LearnedSchedule, QTable
-from roboloop.algos.teachers import Examples, Formulas, Judge, for_each_task, overwrite
+from roboloop.algos.teachers import DiscriminatorReward, EnvReward, ExampleReward, for_each_task, overwrite
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Batch, EpisodeEnd, Rollout
 from roboloop.data.config import ExpertConfig
@@ -36,7 +36,7 @@ from roboloop.run.build import evaluator
 from roboloop.run.config import Experiment
 from roboloop.run.evaluate import TEST, Evaluator, Plan
 from roboloop.run.record import record
-from roboloop.sample.buffers import Shape
+from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.group import plans
 from roboloop.sample.serial import SerialSampler
 
@@ -109,7 +109,7 @@ def test_experts_take_the_place_of_the_first_rows_in_turns_of_all_tasks() -> Non
 def test_the_share_of_experts_decays_with_the_updates(demos: Path) -> None:
     algo = dac(demos, expert_fraction=0.5, expert_decay=0.9)
     judge = algo._teacher
-    assert isinstance(judge, Judge)
+    assert isinstance(judge, DiscriminatorReward)
     assert judge.expert_rows == 32
     for _ in range(3):
         algo.update(random_batch(np.random.default_rng(0), 64))
@@ -175,7 +175,7 @@ def test_all_that_is_said_of_an_update_is_said_of_each_task(demos: Path) -> None
 
 def test_formulas_pay_what_the_environment_would_in_the_order_of_the_tasks() -> None:
     auxiliary = auxiliary_tasks(REACH)
-    teacher = Formulas(auxiliary.names, auxiliary.task_rewards, 4)
+    teacher = EnvReward(auxiliary.names, auxiliary.task_rewards, 4)
     batch = random_batch(np.random.default_rng(0), 4)
     lesson, metrics = teacher.lesson(batch)
     assert np.array_equal(lesson.reward, auxiliary.task_rewards(batch.obs, batch.action, batch.next_obs).T)
@@ -185,7 +185,7 @@ def test_formulas_pay_what_the_environment_would_in_the_order_of_the_tasks() -> 
 def test_a_lesson_of_examples_has_them_first_in_every_shard(demos: Path) -> None:
     algo = example_learner(demos, VPACEConfig, example_noise=0.0, example_fraction=0.25)
     teacher = algo._teacher
-    assert isinstance(teacher, Examples)
+    assert isinstance(teacher, ExampleReward)
     assert algo.needs.size == 24
     batch = random_batch(np.random.default_rng(0), 24, reward=7.0)
     lesson, _ = teacher.lesson(batch)
@@ -206,7 +206,7 @@ def test_a_lesson_of_examples_has_them_first_in_every_shard(demos: Path) -> None
 def test_noise_on_examples_is_in_units_of_how_much_they_vary_and_drawn_anew_for_successors(demos: Path) -> None:
     algo = example_learner(demos, VPACEConfig, example_noise=0.1, example_fraction=0.5)
     teacher = algo._teacher
-    assert isinstance(teacher, Examples)
+    assert isinstance(teacher, ExampleReward)
     ends = np.stack([episode.obs[-1] for episode in map(Dataset.open(demos / "reach").episode, range(20))])
     lessons = [teacher.lesson(random_batch(np.random.default_rng(0), 16))[0] for _ in range(300)]
     apart = np.concatenate([lesson.obs[0][lesson.reward[0] > 0] - lesson.next_obs[0][lesson.reward[0] > 0]
@@ -220,10 +220,10 @@ def test_noise_on_examples_is_in_units_of_how_much_they_vary_and_drawn_anew_for_
 def test_the_cap_of_values_is_the_median_of_the_examples_own_of_late(demos: Path) -> None:
     algo = example_learner(demos, VPACEConfig, penalty_window=3)
     teacher = algo._teacher
-    assert isinstance(teacher, Examples)
+    assert isinstance(teacher, ExampleReward)
     assert list(teacher.value_caps) == pytest.approx([0.1 / 0.05] * 2)  # success for ever
     for value in (9.0, 1.0, 5.0, 2.0):
-        teacher.hear({"example_value/reach": value, "example_value/grasp": -value})
+        teacher.on_episode_end({"example_value/reach": value, "example_value/grasp": -value})
     assert list(teacher.value_caps) == [2.0, -2.0]
     algo.close()
     plain = example_learner(demos, SQILConfig)
@@ -260,14 +260,14 @@ def test_a_scheduler_that_learns_is_told_what_was_chosen_and_what_it_brought_the
     )  # fmt: skip
     cfg.check()
     algo = make_guided(cfg, SPEC, TASKS, lambda *steps: auxiliary.task_rewards(*steps)[:, [0, 2]], seed=0)
-    shape = Shape(SPEC, steps=1, num_envs=1, memory_size=algo.policy.memory_size)
+    shape = RolloutShape(SPEC, steps=1, num_envs=1, memory_size=algo.policy.memory_size)
     sampler = SerialSampler(lambda _: make(REACH), plans(1, 1, seed=0), shape)
     store = Replay(200, SPEC, 1, algo.needs, seed=0)
     returns, rewards, told = [], list[float](), list[Any]()
     for _ in range(80):
         rollout = sampler.collect(algo.policy)
         store.add(rollout)
-        told += algo.hear(rollout, store.newest)
+        told += algo.on_episode_end(rollout, store.newest)
         rewards.append(float(rollout.raw_reward[0, 0]))
         if rollout.episodes:
             returns.append(rewards)
@@ -288,17 +288,17 @@ def test_an_episode_that_a_fault_cut_short_teaches_no_scheduler() -> None:
     sac = MTSACConfig(hidden=(8,), head_hidden=(8,), batch_size=8, **SHARED)
     cfg = LfGPConfig(sac=sac, rewards="env", schedule=LearnedSchedule(period=15))
     algo = make_guided(cfg, SPEC, SPEC.tasks, auxiliary.task_rewards, seed=0)
-    rollout: Rollout = Shape(SPEC, steps=1, num_envs=1, memory_size=algo.policy.memory_size).allocate()
+    rollout: Rollout = RolloutShape(SPEC, steps=1, num_envs=1, memory_size=algo.policy.memory_size).allocate()
     rollout.memory[0, 0] = 7  # steps so far
     rollout.episodes.append(EpisodeEnd(0, 0, 8, 0.0, 0.0, 0, rollout.obs[0, 0], lost=True))
-    algo.hear(rollout, lambda env, steps: pytest.fail("nobody needs its steps"))
+    algo.on_episode_end(rollout, lambda env, steps: pytest.fail("nobody needs its steps"))
     assert algo.state()["scheduler"]["episodes"] == 0
     algo.close()
 
 
 def trained(algo: GuidedPlay, iterations: int, tasks: tuple[str, ...]) -> dict[str, float]:
     """Return the success of each task's own policy after so many steps of four environments."""
-    shape = Shape(SPEC, steps=1, num_envs=NUM_ENVS, memory_size=algo.policy.memory_size)
+    shape = RolloutShape(SPEC, steps=1, num_envs=NUM_ENVS, memory_size=algo.policy.memory_size)
     sampler = SerialSampler(lambda _: make(REACH), plans(NUM_ENVS, 1, seed=0), shape)
     store = Replay(50_000, sampler.spec, NUM_ENVS, algo.needs, seed=0)
     for _ in range(250):

@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from roboloop.algos.bc import behaviour_cloning
-from roboloop.algos.config import BCConfig, DTConfig
-from roboloop.algos.decision_transformer import decision_transformer, return_scale_of
-from roboloop.algos.imitation import DataScale, Imitation
+from roboloop.algos.imitation import DataScale, Imitation, behaviour_cloning, decision_transformer, return_scale_of
+from roboloop.algos.imitation_config import BCConfig, DTConfig
 from roboloop.core import state as states
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.types import Array, EnvSpec, PortablePolicy, RewardAware, WindowBatch
@@ -200,7 +198,7 @@ def test_a_policy_travels(cfg: DTConfig | BCConfig, world: type[World]) -> None:
             for other in said[1:]:
                 assert_same(said[0], other)
             assert isinstance(policy, RewardAware)
-            memories = [policy.feel(decision.memory, reward) for decision in said]
+            memories = [policy.observe_reward(decision.memory, reward) for decision in said]
             assert (said[0].action >= spec.action_low).all()
             assert (said[0].action <= spec.action_high).all()
 
@@ -214,7 +212,7 @@ def test_not_exploring_draws_nothing_and_what_was_said_stays() -> None:
     assert not memory.any()
     kept = copy.deepcopy(said)
     policy.act(obs, said.memory, True, rng)
-    policy.feel(said.memory, np.ones(3, np.float32))
+    policy.observe_reward(said.memory, np.ones(3, np.float32))
     assert_same(said, kept)
 
 
@@ -230,7 +228,7 @@ def test_the_cached_policy_says_what_learning_predicts_for_the_whole_window() ->
     for t in range(5):
         said = algo.policy.act(obs[:, t], memory, False, rng)
         actions.append(said.action)
-        memory = algo.policy.feel(said.memory, reward[:, t])
+        memory = algo.policy.observe_reward(said.memory, reward[:, t])
     gathered = np.cumsum(reward, axis=1) - reward
     t = np.broadcast_to(np.arange(5, dtype=np.int32), (4, 5))
     own = WindowBatch(obs, np.stack(actions, axis=1), 7.0 - gathered, t, np.ones((4, 5), bool))
@@ -252,7 +250,7 @@ def test_reward_lowers_the_return_to_go() -> None:
     """A target of 7 of which 3 are gathered looks as a target of 4 does."""
     policy = make(dataclasses.replace(SMALL_DT, context=1)).policy
     obs, rng = np.ones((1, 5), np.float32), np.random.default_rng(0)
-    memory = policy.feel(np.zeros((1, policy.memory_size), np.float32), np.array([3.0], np.float32))
+    memory = policy.observe_reward(np.zeros((1, policy.memory_size), np.float32), np.array([3.0], np.float32))
     fresh = np.zeros_like(memory)
     wanted = policy.with_target(4.0).act(obs, fresh, False, rng).action
     assert np.array_equal(policy.act(obs, memory, False, rng).action, wanted)

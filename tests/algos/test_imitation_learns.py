@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from roboloop.algos.bc import behaviour_cloning
-from roboloop.algos.config import BCConfig, DTConfig
-from roboloop.algos.decision_transformer import DataScale, decision_transformer
-from roboloop.algos.imitation import Imitation, ImitationPolicy
+from roboloop.algos.imitation import DataScale, Imitation, ImitationPolicy, behaviour_cloning, decision_transformer
+from roboloop.algos.imitation_config import BCConfig, DTConfig
 from roboloop.core.types import Array, EnvSpec, WindowBatch
 
 LENGTH = 6
@@ -48,7 +46,7 @@ def achieved(policy: ImitationPolicy) -> float:
     for _ in range(LENGTH):
         said = policy.act(np.ones((1, 1), np.float32), memory, False, np.random.default_rng(0))
         total += float(said.action[0, 0])
-        memory = policy.feel(said.memory, said.action[:, 0])
+        memory = policy.observe_reward(said.memory, said.action[:, 0])
     return total
 
 

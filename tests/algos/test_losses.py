@@ -16,7 +16,7 @@ from roboloop.algos.losses import (
     td_target,
     temperature_gradient,
 )
-from roboloop.algos.temperature import Fixed, Learned
+from roboloop.algos.temperature import FixedTemperature, LearnedTemperature
 
 
 def test_truncation_bootstraps_and_termination_does_not() -> None:
@@ -61,7 +61,7 @@ def test_shard_losses_add_up_to_the_batch_mean() -> None:
 def test_temperature_falls_when_the_policy_is_more_random_than_wanted_and_rises_when_less(
     entropy: float, sign: int
 ) -> None:
-    temperature = Learned(initial_alpha=1.0, target_entropy=-2.0, lr=0.1)
+    temperature = LearnedTemperature(initial_alpha=1.0, target_entropy=-2.0, lr=0.1)
     temperature.update(entropy)
     assert math.copysign(1, temperature.alpha - 1.0) == sign
     assert temperature_gradient(entropy, -2.0) == -sign
@@ -70,7 +70,7 @@ def test_temperature_falls_when_the_policy_is_more_random_than_wanted_and_rises_
 def test_learned_temperature_equals_torch_adam_on_log_alpha() -> None:
     log_alpha = torch.tensor(math.log(0.2), dtype=torch.float64, requires_grad=True)
     adam = torch.optim.Adam([log_alpha], lr=0.01)
-    temperature = Learned(0.2, target_entropy=-4.0, lr=0.01)
+    temperature = LearnedTemperature(0.2, target_entropy=-4.0, lr=0.01)
     for entropy in (3.0, -1.0, -9.0, -5.0):
         log_alpha.grad = torch.tensor(entropy + 4.0, dtype=torch.float64)
         adam.step()
@@ -79,7 +79,7 @@ def test_learned_temperature_equals_torch_adam_on_log_alpha() -> None:
 
 
 def test_fixed_temperature_never_moves() -> None:
-    temperature = Fixed(0.3)
+    temperature = FixedTemperature(0.3)
     temperature.update(100.0)
     assert temperature.alpha == 0.3
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from roboloop.algos.config import MTSACConfig, SACConfig
 from roboloop.algos.losses import actor_loss, actor_loss_gradient, task_weights, td_target
 from roboloop.algos.multitask import TaskScale
 from roboloop.algos.policy import ActorPolicy
 from roboloop.algos.sac import SAC
-from roboloop.algos.temperature import Learned
+from roboloop.algos.sac_config import MTSACConfig, SACConfig
+from roboloop.algos.temperature import LearnedTemperature
 from roboloop.core.blueprint import build_policy
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Batch, EnvSpec
@@ -132,7 +132,7 @@ def test_each_task_has_its_own_temperature_and_says_so() -> None:
     before = sac.state()["temperature"]
     metrics = sac.update(next(source))
     for task, saved, found in zip(TASKS, before, sac.state()["temperature"], strict=True):
-        alone = Learned(1.0, target_entropy=-2.0, lr=SMALL.alpha_lr)
+        alone = LearnedTemperature(1.0, target_entropy=-2.0, lr=SMALL.alpha_lr)
         alone.load(saved)
         alone.update(metrics[f"entropy/{task}"])
         assert found == alone.state()

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from roboloop.algos.config import SACConfig
 from roboloop.algos.pick import PickAndPlace, Placing, make_pick, policy_of_picks
 from roboloop.algos.pick_config import PickConfig
 from roboloop.algos.pick_policy import Habit, PickPolicy, RandomPicks, among_best
-from roboloop.algos.picks import Picks
+from roboloop.algos.picks import PickLayout
 from roboloop.algos.policy import ActorPolicy
 from roboloop.algos.sac import SAC
+from roboloop.algos.sac_config import SACConfig
 from roboloop.core.blueprint import build_policy
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, Batch, EnvSpec, PortablePolicy
@@ -62,7 +62,7 @@ def seen(rows: int, seed: int = 0, spec: EnvSpec = SPEC) -> Array:
 
 def batches(size: int = 16, seed: int = 0, spec: EnvSpec = SPEC) -> Iterator[Batch]:
     """Yield random batches for ever; what was picked was offered."""
-    rng, dim = np.random.default_rng(seed), Picks.of(spec).dim
+    rng, dim = np.random.default_rng(seed), PickLayout.of(spec).dim
     while True:
         obs, next_obs = (seen(size, int(rng.integers(1 << 30)), spec) for _ in range(2))
         action = rng.uniform(-1, 1, (size, spec.action_dim)).astype(np.float32)
@@ -77,7 +77,7 @@ def image_spec(*fields: tuple[str, Any, tuple[int, ...]]) -> EnvSpec:
 
 
 def test_placing_sees_the_pick_behind_the_numbers_and_does_the_rest_of_the_action() -> None:
-    picks, obs, pick = Picks.of(SPEC), seen(5), np.random.default_rng(1).uniform(-1, 1, (5, 2)).astype(np.float32)
+    picks, obs, pick = PickLayout.of(SPEC), seen(5), np.random.default_rng(1).uniform(-1, 1, (5, 2)).astype(np.float32)
     placing = picks.placing(SPEC, copies=3)
     assert (placing.obs_shape, placing.obs_dtype, placing.action_dim) == ((9,), np.dtype(np.float32), 2)
     joined = picks.with_pick(obs, pick, copies=3)
@@ -89,7 +89,7 @@ def test_placing_sees_the_pick_behind_the_numbers_and_does_the_rest_of_the_actio
 
 def test_beside_a_picture_the_pick_is_the_vector_and_without_it_only_the_picture_is_left() -> None:
     spec = image_spec()
-    picks, obs, pick = Picks.of(spec), seen(4, spec=spec), np.ones((4, 2), np.float32)
+    picks, obs, pick = PickLayout.of(spec), seen(4, spec=spec), np.ones((4, 2), np.float32)
     placing, alone = picks.placing(spec, copies=1), picks.unaided(spec)
     assert placing.obs_shape == ()
     assert placing.obs_dtype == np.dtype([("image", np.uint8, (3, 8, 8)), ("vector", np.float32, (2,))])
@@ -103,7 +103,7 @@ def test_beside_a_picture_the_pick_is_the_vector_and_without_it_only_the_picture
 
 def test_a_vector_beside_a_picture_stays_before_the_pick() -> None:
     spec = image_spec(("vector", np.float32, (3,)))
-    picks, obs = Picks.of(spec), seen(4, spec=spec)
+    picks, obs = PickLayout.of(spec), seen(4, spec=spec)
     joined = picks.with_pick(obs, np.ones((4, 2), np.float32), copies=1)
     np.testing.assert_array_equal(joined["vector"], np.concatenate((obs["vector"], np.ones((4, 2))), axis=1))
     np.testing.assert_array_equal(picks.without(obs)["vector"], obs["vector"])
@@ -111,7 +111,7 @@ def test_a_vector_beside_a_picture_stays_before_the_pick() -> None:
 
 def test_next_picks_are_drawn_evenly_from_what_is_offered_next() -> None:
     batch = next(batches(size=600))
-    view = Placing(Picks.of(SPEC), 1, seed=0)(batch)
+    view = Placing(PickLayout.of(SPEC), 1, seed=0)(batch)
     np.testing.assert_array_equal(view.obs[:, 3:], batch.action[:, :2])
     np.testing.assert_array_equal(view.action, batch.action[:, 2:])
     is_it = (batch.next_obs["picks"] == view.next_obs[:, None, 3:]).all(2)
@@ -159,7 +159,7 @@ def linear(widths: tuple[int, ...]) -> dict[str, torch.Tensor]:
 
 def chooser(critic_of_d: float) -> PickPolicy:
     """Return a policy whose means are 3 everywhere, and whose critics are -|px - 0.3| and that plus c d - 1."""
-    picks = Picks.of(SPEC)
+    picks = PickLayout.of(SPEC)
     actor = linear((5, 4, 4))
     actor["linear1.bias"][:2] = 3.0
     critics = {}
@@ -196,7 +196,7 @@ def test_a_picture_that_is_looked_at_once_is_worth_what_it_is_with_each_candidat
     algo, source = make_pick(SMALL, SEEN, seed=0), batches(spec=SEEN)
     for _ in range(3):
         algo.update(next(source))
-    obs, policy, picks = seen(3, spec=SEEN), algo.policy, Picks.of(SEEN)
+    obs, policy, picks = seen(3, spec=SEEN), algo.policy, PickLayout.of(SEEN)
     judged = policy._calm.judge(obs)  # type: ignore[union-attr]
     critics = algo._rl.critic_weights
     for k in range(6):

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from roboloop.algos.config import MTSACConfig, SACConfig
 from roboloop.algos.policy import ActorPolicy, UniformPolicy
 from roboloop.algos.sac import SAC
+from roboloop.algos.sac_config import MTSACConfig, SACConfig
 from roboloop.core.blueprint import build_policy
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, Batch, EnvSpec

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roboloop.algos.config import PPOConfig, SACConfig
 from roboloop.algos.policy import ActorPolicy, UniformPolicy
 from roboloop.algos.ppo import PPO
+from roboloop.algos.ppo_config import PPOConfig
 from roboloop.algos.sac import SAC
+from roboloop.algos.sac_config import SACConfig
 from roboloop.core.state import spec_from_data, spec_to_data
 from roboloop.core.types import Decision, EnvSpec, PortablePolicy
 from tests.algos.test_sac import SPEC, batches

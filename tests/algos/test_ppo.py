@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from roboloop.algos.config import PPOConfig
 from roboloop.algos.ppo import PPO
+from roboloop.algos.ppo_config import PPOConfig
 from roboloop.algos.ppo_policy import PPOPolicy
 from roboloop.algos.ppo_shard import FACTS, PPOShard
 from roboloop.algos.returns import ends_of, gae, vtrace

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from roboloop.algos.config import PPOConfig
 from roboloop.algos.learning_rate import LEAST_LR, MOST_LR, make_learning_rate
+from roboloop.algos.ppo_config import PPOConfig
 from roboloop.algos.ppo_losses import (
     MAX_LOG_RATIO,
     advantage_sums,

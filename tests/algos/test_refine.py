@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from roboloop.algos.adversarial_losses import Lives
-from roboloop.algos.config import PPOConfig
+from roboloop.algos.adversarial_losses import EpisodeCounts
 from roboloop.algos.discriminator import Discriminator, Steps
 from roboloop.algos.discriminator_config import DiscriminatorConfig
 from roboloop.algos.frozen import freeze
 from roboloop.algos.ppo import PPO
-from roboloop.algos.refine import Doubt, Refine, make_refine
+from roboloop.algos.ppo_config import PPOConfig
+from roboloop.algos.refine import Refine, TargetScore, make_refine
 from roboloop.algos.refine_config import RefineConfig
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import EnvSpec, Rollout
@@ -101,9 +101,9 @@ class Stub:
 
     max_lag = 0
 
-    def look(self, rollout: Rollout) -> Doubt:
+    def look(self, rollout: Rollout) -> TargetScore:
         logit = np.tile(np.array([-3.0, 0.5, 2.0, -1.0], np.float32), (STEPS, 1))
-        return Doubt(logit, np.tile([True, True, True, False], (STEPS, 1)))
+        return TargetScore(logit, np.tile([True, True, True, False], (STEPS, 1)))
 
 
 def test_a_step_is_charged_for_leaving_the_start_and_for_what_looks_unlike_the_target() -> None:
@@ -160,7 +160,7 @@ def test_the_charge_keeps_it_near_the_start() -> None:
 def test_a_discriminators_opinion_does_not_depend_on_lives() -> None:
     cfg = DiscriminatorConfig(hidden=(8,), use_action=False, ends="alive")
     spec = EnvSpec((3,), np.dtype(np.float32), (), (), 0)
-    disc = Discriminator(cfg, spec, Lives(np.array([100.0]), np.array([10.0])), 0.9, seed=0)
+    disc = Discriminator(cfg, spec, EpisodeCounts(np.array([100.0]), np.array([10.0])), 0.9, seed=0)
     rng = np.random.default_rng(0)
     steps = Steps(rng.normal(size=(6, 3)).astype(np.float32), np.zeros((6, 0), np.float32), np.zeros(6, bool))
     disc.update(steps, Steps(*(column[None] for column in steps)), None)

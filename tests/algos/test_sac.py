@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from roboloop.algos.config import SACConfig
 from roboloop.algos.policy import ActorPolicy, UniformPolicy
 from roboloop.algos.sac import SAC
+from roboloop.algos.sac_config import SACConfig
 from roboloop.algos.sac_shard import SACShard
 from roboloop.algos.shards import stretch
 from roboloop.core.errors import ConfigError, DataError

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from roboloop.algos.config import SACConfig
 from roboloop.algos.sac import SAC
+from roboloop.algos.sac_config import SACConfig
 from roboloop.algos.shards import HelperDied, usable_processes
 from tests.algos.test_sac import SPEC, assert_same_bits, batches
 
@@ -83,7 +83,7 @@ def test_a_killed_helper_is_named_within_seconds_and_replaced(sac: SAC, idle_s: 
     start_s = time.monotonic()
     sac.update(next(batches(32)))
     assert time.monotonic() - start_s < 5.0
-    (line,) = sac.said()
+    (line,) = sac.messages()
     assert line.startswith(f"update helper 1 (pid {pid}) was killed by SIGKILL during 'critic_gradients'")
     assert sac._pool.helper_pids[0] != pid
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from roboloop.algos.transition_windows import Identified, Robot, TransitionWitness, WindowShape
+from roboloop.algos.transition_windows import Identified, RobotColumns, TransitionWitness, WindowShape
 from roboloop.core.errors import ConfigError
 from roboloop.core.state import join, split
 from roboloop.core.types import Array, EnvSpec, EpisodeEnd, Rollout
@@ -172,7 +172,7 @@ def test_what_is_seen_is_a_copy() -> None:
 
 
 def test_a_robots_own_environment_shows_the_newest_state_first_and_takes_actions_within_bounds() -> None:
-    source = Robot(2, EnvSpec((6,), np.dtype(np.float32), (-1.0,), (1.0,), 10))
+    source = RobotColumns(2, EnvSpec((6,), np.dtype(np.float32), (-1.0,), (1.0,), 10))
     obs, action = np.arange(6.0)[None], np.array([[3.0]], np.float32)
     assert source.states(obs).tolist() == [[0, 1]]
     assert source.actions(obs, action).tolist() == [[1.0]]

@@ -10,7 +10,7 @@ from roboloop.core.config import override
 from roboloop.core.types import EnvSpec, EpisodeEnd, Rollout
 from roboloop.data.config import RecordConfig
 from roboloop.data.dataset import Dataset
-from roboloop.data.recorder import Recorder, Source
+from roboloop.data.recorder import Recorder, RecordSource
 from roboloop.data.recorder_process import Writer
 
 SPEC = EnvSpec((3,), np.dtype(np.float32), (-1.0, -1.0), (1.0, 1.0), 1000, {"task": "counting"})
@@ -114,7 +114,7 @@ class InOneProcess(Recorder):
 def recorder(directory: Path, envs: Counting, steps: int, begin_at: int | None = 0, seed=0, **record) -> InOneProcess:
     cfg = override(RecordConfig(), {"keep": "all", "min_free_mb": 0, "ring_mb": 8, **record})
     cfg.check(envs.num_envs)
-    made = InOneProcess(cfg, Source("counting", envs.spec, envs.num_envs, steps, envs._stack > 1, seed, {}))
+    made = InOneProcess(cfg, RecordSource("counting", envs.spec, envs.num_envs, steps, envs._stack > 1, seed, {}))
     if begin_at is not None:
         made.begin(directory / "dataset", begin_at)
     return made

@@ -6,7 +6,7 @@ from roboloop.core.types import BatchSpec, EnvSpec, EpisodeEnd
 from roboloop.data import journal as journal_files
 from roboloop.data.journal import Journal
 from roboloop.data.replay import Replay
-from roboloop.sample.buffers import Shape
+from roboloop.sample.buffers import RolloutShape
 
 SPEC = EnvSpec((1,), np.dtype("float32"), (-1.0,), (1.0,), 1000)
 
@@ -26,7 +26,7 @@ def feed(replay, episodes, start=0, num_envs=1, terminated=True, close_last=True
 
 def one_step(obs, reward, is_last, terminated, first_env=0, cut=()):
     """One step of some environments; what follows is obs + 1, or at an end a next episode that begins with obs - 7."""
-    rollout = Shape(SPEC, steps=1, num_envs=len(obs)).allocate()
+    rollout = RolloutShape(SPEC, steps=1, num_envs=len(obs)).allocate()
     rollout.obs[0], rollout.obs[1] = obs, obs - 7 if is_last else obs + 1
     rollout.reward[:] = reward
     (rollout.terminated if terminated else rollout.truncated)[:] = is_last

@@ -13,7 +13,7 @@ from roboloop.data import journal as journal_files
 from roboloop.data.journal import Journal
 from roboloop.data.replay import Replay
 from roboloop.data.shifts import shift
-from roboloop.sample.buffers import Shape
+from roboloop.sample.buffers import RolloutShape
 
 FRAME = (3, 12, 10)
 PLAIN = EnvSpec(FRAME, np.dtype(np.uint8), (-1.0,), (1.0,), 100)
@@ -38,7 +38,7 @@ def fill(replay: Replay, spec: EnvSpec, lengths: list[int]) -> None:
     """Feed episodes that the clock cuts; pictures are numbered 20 * episode + t, rewards are 1."""
     for episode, length in enumerate(lengths):
         for t in range(length):
-            rollout, number = Shape(spec, steps=1, num_envs=1).allocate(), 20 * episode + t
+            rollout, number = RolloutShape(spec, steps=1, num_envs=1).allocate(), 20 * episode + t
             is_last = t == length - 1
             rollout.obs[0] = observation(spec, number)
             rollout.obs[1] = observation(spec, 20 * (episode + 1) if is_last else number + 1)

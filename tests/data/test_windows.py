@@ -7,7 +7,7 @@ from roboloop.core.errors import DataError
 from roboloop.data.dataset import Dataset
 from roboloop.data.store import StoreWriter
 from roboloop.data.transitions import every_kth
-from roboloop.data.windows import Windows
+from roboloop.data.windows import WindowSampler
 from tests.data.kit import episode_of, fill, schema_of
 
 LENGTHS = [1, 3, 4, 5, 7, 8, 12, 40]
@@ -37,7 +37,7 @@ def expected(episode, begin, length):
 @pytest.mark.parametrize("length", [1, 3, 6, 11])
 @pytest.mark.parametrize("cache_bytes", [0, 20_000, 1 << 30])
 def test_a_window_holds_what_was_recorded_and_zeros_in_front(data, length, cache_bytes):
-    windows = Windows(data, length, batch=16, seed=0, cache_bytes=cache_bytes)
+    windows = WindowSampler(data, length, batch=16, seed=0, cache_bytes=cache_bytes)
     episodes = [data.episode(row) for row in range(len(data))]
     seen = set()
     for _ in range(60):
@@ -61,7 +61,7 @@ def test_a_window_holds_what_was_recorded_and_zeros_in_front(data, length, cache
 
 
 def test_windows_begin_at_every_step_equally_often(data):
-    windows = Windows(data, length=4, batch=2000, seed=3)
+    windows = WindowSampler(data, length=4, batch=2000, seed=3)
     begins = np.zeros(40)
     for _ in range(20):
         batch = windows.sample()
@@ -75,17 +75,17 @@ def test_steps_that_only_lead_up_to_something_are_never_drawn(tmp_path):
         for number, length in enumerate((4, 7, 5)):
             writer.append(*episode_of(number, length, "numbers"))
     data = Dataset.open(tmp_path)
-    windows = Windows(data, 1, batch=500, seed=0, skip=3)
+    windows = WindowSampler(data, 1, batch=500, seed=0, skip=3)
     batch = windows.sample()
     wanted = np.concatenate([data.episode(row).action[3:] for row in range(3)])
     assert sorted({tuple(a) for a in batch.action[:, 0].tolist()}) == sorted(tuple(a) for a in wanted.tolist())
     assert set(batch.t[:, 0].tolist()) == {3, 4, 5, 6}
     with pytest.raises(DataError, match=r"an episode of 4 steps in .* has nothing after 4 steps"):
-        Windows(data, 1, batch=8, seed=0, skip=4)
+        WindowSampler(data, 1, batch=8, seed=0, skip=4)
 
 
 def test_the_return_to_go_of_a_first_step_is_the_return_on_record(data):
-    windows = Windows(data, length=3, batch=200, seed=0)
+    windows = WindowSampler(data, length=3, batch=200, seed=0)
     batch = windows.sample()
     first = batch.return_to_go[(batch.t == 0) & batch.mask]
     assert len(first) > 5
@@ -93,7 +93,7 @@ def test_the_return_to_go_of_a_first_step_is_the_return_on_record(data):
 
 
 def test_draws_go_on_after_a_resume_and_do_not_depend_on_the_cache(data):
-    a, b = Windows(data, 5, 8, seed=1), Windows(data, 5, 8, seed=1, cache_bytes=0)
+    a, b = WindowSampler(data, 5, 8, seed=1), WindowSampler(data, 5, 8, seed=1, cache_bytes=0)
     for _ in range(5):
         a.sample()
     state = a.state()
@@ -104,22 +104,22 @@ def test_draws_go_on_after_a_resume_and_do_not_depend_on_the_cache(data):
 
 
 def test_only_the_chosen_episodes_are_drawn(data):
-    windows = Windows(data, length=50, batch=64, seed=0, rows=np.array([1, 4]))
+    windows = WindowSampler(data, length=50, batch=64, seed=0, rows=np.array([1, 4]))
     lengths = {int(batch_t) for batch_t in windows.sample().t.max(1)}
     assert max(lengths) == 6
     assert windows.sample().mask.any(0).sum() == 7
     with pytest.raises(DataError, match="no episodes"):
-        Windows(data, length=5, batch=4, seed=0, rows=np.array([], np.int64))
+        WindowSampler(data, length=5, batch=4, seed=0, rows=np.array([], np.int64))
 
 
 def test_arrays_are_reused(data):
-    windows = Windows(data, 5, 8, seed=1)
+    windows = WindowSampler(data, 5, 8, seed=1)
     assert all(a is b for a, b in zip(windows.sample(), windows.sample(), strict=True))
 
 
 def test_windows_of_a_view_outlive_eviction(tmp_path):
     fill(tmp_path, range(20), kind="pictures", shard_bytes=10_000)
-    windows = Windows(Dataset.open(tmp_path), 5, 32, seed=0, cache_bytes=0)
+    windows = WindowSampler(Dataset.open(tmp_path), 5, 32, seed=0, cache_bytes=0)
     with StoreWriter(tmp_path, schema_of("pictures")) as writer:
         writer.evict(range(20))
     for _ in range(20):
@@ -134,7 +134,7 @@ def test_damage_is_an_error_and_not_a_batch(tmp_path):
     entry = data.entry(2)
     content[entry.end - entry.label - 5] ^= 1
     path.write_bytes(content)
-    windows = Windows(Dataset.open(tmp_path), 5, 64, seed=0)
+    windows = WindowSampler(Dataset.open(tmp_path), 5, 64, seed=0)
     with pytest.raises(DataError, match="episode 2 is damaged"):
         [windows.sample() for _ in range(10)]
 
@@ -142,7 +142,7 @@ def test_damage_is_an_error_and_not_a_batch(tmp_path):
 def test_windows_stay_on_their_episodes_when_the_dataset_is_refreshed(tmp_path):
     fill(tmp_path, range(6), shard_bytes=1 << 20)
     data = Dataset.open(tmp_path)
-    windows, alone = (Windows(d, 4, 16, seed=0) for d in (data, Dataset.open(tmp_path)))
+    windows, alone = (WindowSampler(d, 4, 16, seed=0) for d in (data, Dataset.open(tmp_path)))
     with StoreWriter(tmp_path, schema_of()) as writer:
         writer.evict([0, 2])
     data.refresh()
@@ -151,7 +151,7 @@ def test_windows_stay_on_their_episodes_when_the_dataset_is_refreshed(tmp_path):
 
 
 def test_windows_of_each_kth_step_begin_where_experts_transitions_do(data):
-    windows, wanted = Windows(data, 1, batch=500, seed=3, every=4), every_kth(data, 4, 3)
+    windows, wanted = WindowSampler(data, 1, batch=500, seed=3, every=4), every_kth(data, 4, 3)
     batch = windows.sample()
     seen = {(row[0].tobytes(), int(t)) for row, t in zip(batch.action, batch.t[:, 0], strict=True)}
     assert {action for action, _ in seen} == {action.tobytes() for action in wanted.action}

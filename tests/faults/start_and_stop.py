@@ -18,9 +18,9 @@ from uuid import uuid4
 from roboloop.core.processes import family
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.registry import make
-from roboloop.sample.buffers import Shape
+from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.config import SampleConfig
-from roboloop.sample.crew import Crew
+from roboloop.sample.crew import WorkerPool
 from roboloop.sample.group import plans
 from roboloop.sample.parallel import FreeSampler, LockStepSampler
 from tests.own import open_files
@@ -63,8 +63,8 @@ def cycle(number: int) -> set[str]:
     """Start a sampler, use it or not, and stop it: by turns in every way that a run may end; return its segments."""
     policy = LinearPolicy(2, 1)
     cfg = SampleConfig(groups=2, workers=2, free_running=bool(number % 2))
-    shape = Shape(make(ENV).spec, 4, 4, memory_size=policy.memory_size)
-    crew = Crew(ENV, plans(4, 2, 0), shape, cfg, cfg.queue if cfg.free_running else 1, [policy])
+    shape = RolloutShape(make(ENV).spec, 4, 4, memory_size=policy.memory_size)
+    crew = WorkerPool(ENV, plans(4, 2, 0), shape, cfg, cfg.queue if cfg.free_running else 1, [policy])
     sampler = FreeSampler(crew) if cfg.free_running else LockStepSampler(crew)
     if number % 3:
         sampler.collect(policy)

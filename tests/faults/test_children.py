@@ -33,7 +33,7 @@ def whole(tmp_path_factory):
 
 
 @pytest.fixture
-def said(monkeypatch):
+def messages(monkeypatch):
     """What a run prints as lines that stay."""
     lines: list[str] = []
     monkeypatch.setattr(Progress, "note", lambda self, text: lines.append(text))
@@ -58,28 +58,28 @@ def signal_evaluator(monkeypatch, number, before):
 
 @pytest.mark.parametrize("before", ["begin", "result"])
 def test_a_killed_evaluation_process_is_named_and_replaced_and_the_log_is_the_same(
-    tiny, whole, monkeypatch, said, before
+    tiny, whole, monkeypatch, messages, before
 ):
     signal_evaluator(monkeypatch, signal.SIGKILL, before)
     broken = train(tiny(experiment="broken", **BESIDE))
-    lines = [line for line in said if "evaluation process" in line]
+    lines = [line for line in messages if "evaluation process" in line]
     assert len(lines) == 1
     assert "was killed by SIGKILL; a new one evaluates again" in lines[0]
     assert_same(whole, broken)
 
 
-def test_a_stopped_evaluation_process_is_named_and_replaced_within_the_limit(tiny, whole, monkeypatch, said):
+def test_a_stopped_evaluation_process_is_named_and_replaced_within_the_limit(tiny, whole, monkeypatch, messages):
     signal_evaluator(monkeypatch, signal.SIGSTOP, "begin")
     began_s = time.monotonic()
     broken = train(tiny(experiment="broken", **BESIDE, sample={"hang_s": 1.0}))
     assert time.monotonic() - began_s < 100.0
-    lines = [line for line in said if "evaluation process" in line]
+    lines = [line for line in messages if "evaluation process" in line]
     assert len(lines) == 1
     assert "it is stopped (SIGSTOP, or a debugger); a new one evaluates again" in lines[0]
     assert remains(whole)["metrics"] == remains(broken)["metrics"]
 
 
-def test_an_evaluation_process_lost_three_times_ends_the_run_in_one_line(tiny, monkeypatch, said):
+def test_an_evaluation_process_lost_three_times_ends_the_run_in_one_line(tiny, monkeypatch, messages):
     real = BackgroundEvaluator._await
     monkeypatch.setattr(
         BackgroundEvaluator, "_await", lambda self, child: (os.kill(child.pid, signal.SIGKILL), real(self, child))[1]
@@ -89,10 +89,10 @@ def test_an_evaluation_process_lost_three_times_ends_the_run_in_one_line(tiny, m
     assert lost.value.exit_code == 7
 
 
-def test_a_long_evaluation_is_not_taken_for_a_hung_one(tiny, monkeypatch, said):
+def test_a_long_evaluation_is_not_taken_for_a_hung_one(tiny, monkeypatch, messages):
     slow = {"every_steps": 200, "episodes": 20, "background": True}  # far longer than the limit between two steps
     train(tiny(steps=200, eval=slow, env={"eval_max_episode_steps": 1000}, sample={"hang_s": 0.5}))
-    assert not [line for line in said if "evaluation process" in line]
+    assert not [line for line in messages if "evaluation process" in line]
 
 
 def helper_of(pid: int) -> int | None:

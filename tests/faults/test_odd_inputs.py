@@ -58,7 +58,7 @@ def test_a_value_beyond_all_use_names_its_key_and_its_bound(tmp_path, capsys, fl
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("algo.name", [], "'algo.name' must be one of"),
+        ("algo.name", [], "'algo.name' must be a name"),
         ("algo.num_critics", 1e300, "'algo.num_critics' must lie between"),
         ("algo.n_step", 2**63, "'algo.n_step' must lie between"),
         ("algo.batch_size", 10**400, "'algo.batch_size' must lie between"),

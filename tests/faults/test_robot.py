@@ -22,7 +22,7 @@ from roboloop.envs.panda.config import FaultPlan, PandaConfig
 from roboloop.envs.panda.link import LONGEST, Garbled, Unpacker, command_from_data, command_to_data, pack
 from roboloop.envs.panda.rig import RigEnv
 from roboloop.envs.robot import Command, ConnectionCut, ControllerStopped, DriverDied
-from roboloop.sample.buffers import Shape
+from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.group import GroupPlan
 from roboloop.sample.serial import SerialSampler
 from tests.own import is_alive, own_s
@@ -272,7 +272,7 @@ def test_a_driver_refuses_commands_that_no_arm_should_be_told(change: dict[str, 
 def test_a_sampler_closes_the_episode_before_the_fault_and_goes_on() -> None:
     env_config = EnvConfig(id="panda/reach", panda=PandaConfig(faults=(FaultPlan("controller", 1.0, chance=0.5),)))
     env = make(env_config)
-    shape = Shape(env.spec, steps=25, num_envs=1)
+    shape = RolloutShape(env.spec, steps=25, num_envs=1)
     sampler = SerialSampler(lambda _: make(env_config), [GroupPlan(0, 0, 1, seed=3)], shape, max_faults=20)
     rollout = sampler.collect(LinearPolicy(6, 3, memory_size=0))
     faults = sampler.faults()

@@ -149,8 +149,8 @@ def assert_unharmed(make: Callable[[int], Learning], deaths: list[Death], plan: 
             together.pool.wait_until_ready()
             assert alone.update() == together.update()
             assert same(alone.algo.state(), together.algo.state())
-        said: list[str] = together.algo.said()
-        assert together.algo.said() == []
+        said: list[str] = together.algo.messages()
+        assert together.algo.messages() == []
         return said
     finally:
         together.algo.close()
@@ -191,7 +191,7 @@ def test_two_helpers_lost_in_one_update_leave_no_trace(threads, tmp_path, monkey
     for _ in range(3):
         assert alone.update() == together.update()
         assert same(alone.algo.state(), together.algo.state())
-    said = together.algo.said()
+    said = together.algo.messages()
     assert [line.partition(" (pid")[0] for line in said] == ["update helper 1", "update helper 2"]
     together.algo.close()
 
@@ -218,7 +218,7 @@ def test_a_killed_and_a_stopped_process_leave_no_trace(kind, tmp_path, monkeypat
             for _ in range(2):
                 assert alone.update() == together.update()
         assert same(alone.algo.state(), together.algo.state())
-        killed, stopped = together.algo.said()
+        killed, stopped = together.algo.messages()
     finally:
         together.algo.close()
     assert len(set(pids)) == 3
@@ -242,4 +242,4 @@ def test_helpers_lost_too_often_end_the_run_in_one_line(threads, tmp_path, monke
 def test_all_algorithms_say_what_happened_to_their_helpers():
     for kind in ("sac", "ppo-0", "bc", "pick-mvp"):
         algo: Algorithm = KINDS[kind](1).algo
-        assert algo.said() == []
+        assert algo.messages() == []

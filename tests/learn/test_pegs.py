@@ -10,7 +10,7 @@ from roboloop.data.replay import Replay
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.registry import make
 from roboloop.run.evaluate import TEST, Evaluator, Plan, Summary
-from roboloop.sample.buffers import Shape
+from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.group import plans
 from roboloop.sample.serial import SerialSampler
 
@@ -21,7 +21,7 @@ SAC = {"hidden": [64, 64], "batch_size": 128, "processes": 1, "layer_norm": True
 def learned(env_id: str, updates: int, **changes) -> tuple[Summary, Summary]:
     """Return what picking and placing at random brings, and what was learned."""
     env, cfg = EnvConfig(id=env_id), override(PickConfig(), {"sac": SAC, **changes})
-    shape = Shape(make(env).spec, steps=1, num_envs=4, frame_stack=1)
+    shape = RolloutShape(make(env).spec, steps=1, num_envs=4, frame_stack=1)
     sampler = SerialSampler(lambda _: make(env), plans(4, 1, seed=0), shape)
     algo, at_random = make_pick(cfg, sampler.spec, seed=0), RandomPicks(sampler.spec)
     store = Replay(20_000, sampler.spec, 4, algo.needs, seed=0)

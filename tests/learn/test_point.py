@@ -2,14 +2,14 @@
 
 import pytest
 
-from roboloop.algos.config import SACConfig
 from roboloop.algos.policy import UniformPolicy
 from roboloop.algos.sac import SAC
+from roboloop.algos.sac_config import SACConfig
 from roboloop.data.replay import Replay
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.registry import make
 from roboloop.run.evaluate import TEST, Evaluator, Plan
-from roboloop.sample.buffers import Shape
+from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.group import plans
 from roboloop.sample.serial import SerialSampler
 
@@ -25,7 +25,7 @@ CONFIG = EnvConfig(id="tiny/point")
 def test_sac_steers_the_point_to_its_goal(options, frame_stack):
     rates = {"actor_lr": 3e-3, "critic_lr": 3e-3, "alpha_lr": 3e-3, "initial_alpha": 0.1, "gamma": 0.9}
     cfg = SACConfig(hidden=(32, 32), batch_size=64, processes=1, **rates, **options)
-    shape = Shape(make(CONFIG).spec, steps=1, num_envs=4, frame_stack=frame_stack)
+    shape = RolloutShape(make(CONFIG).spec, steps=1, num_envs=4, frame_stack=frame_stack)
     sampler = SerialSampler(lambda _: make(CONFIG), plans(4, 1, seed=0), shape)
     algo = SAC(cfg, sampler.spec, frame_stack, seed=0)
     store = Replay(20_000, sampler.spec, 4, algo.needs, seed=0)

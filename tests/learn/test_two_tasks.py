@@ -2,14 +2,14 @@
 
 import pytest
 
-from roboloop.algos.config import MTSACConfig, SACConfig
 from roboloop.algos.policy import UniformPolicy
 from roboloop.algos.sac import SAC
+from roboloop.algos.sac_config import MTSACConfig, SACConfig
 from roboloop.data.replay import Replay
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.registry import make
 from roboloop.run.evaluate import TEST, Evaluator, Plan
-from roboloop.sample.buffers import Shape
+from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.group import plans
 from roboloop.sample.serial import SerialSampler
 
@@ -27,7 +27,7 @@ ALGOS = {
 
 @pytest.mark.parametrize("cfg", ALGOS.values(), ids=ALGOS.keys())
 def test_both_tasks_are_learned(cfg):
-    shape = Shape(make(CONFIG).spec, steps=1, num_envs=4)
+    shape = RolloutShape(make(CONFIG).spec, steps=1, num_envs=4)
     sampler = SerialSampler(lambda e: make(CONFIG, column=e), plans(4, 1, seed=0), shape)
     algo = SAC(cfg, sampler.spec, 1, seed=0)
     store = Replay(20_000, sampler.spec, 4, algo.needs, seed=0)

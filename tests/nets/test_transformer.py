@@ -16,7 +16,7 @@ from roboloop.nets.dropout import LEVELS, Dropout
 from roboloop.nets.flat import Layout, Views, under
 from roboloop.nets.layers import NORM_EPS, as_in_out
 from roboloop.nets.transformer import TransformerSpec
-from roboloop.nets.windows import STATE, TOKENS, Windows
+from roboloop.nets.windows import STATE, TOKENS, WindowInputs
 
 SPEC = TransformerSpec(
     state_dim=5, num_features=2, action_dim=3, outputs=4, steps=6, times=9, width=12, layers=2, heads=1, dropout=0.0
@@ -44,12 +44,12 @@ def make(spec: TransformerSpec) -> tuple[Views, Views]:
     return weights, grads
 
 
-def random_windows(spec: TransformerSpec, lengths: list[int]) -> Windows:
+def random_windows(spec: TransformerSpec, lengths: list[int]) -> WindowInputs:
     """Return windows of the given numbers of steps, padded on the left with what should not matter."""
     n, rows = len(lengths), len(lengths) * spec.steps
     valid = torch.tensor([[float(k >= spec.steps - length) for k in range(spec.steps)] for length in lengths])
     t = torch.randint(0, spec.times, (rows,), dtype=torch.int32)
-    return Windows(torch.randn(rows, spec.state_dim), torch.randn(rows, spec.action_dim), torch.randn(rows, 1), t,
+    return WindowInputs(torch.randn(rows, spec.state_dim), torch.randn(rows, spec.action_dim), torch.randn(rows, 1), t,
                    valid.view(n, -1))  # fmt: skip
 
 
@@ -61,7 +61,7 @@ def norm(weights: Views, x: Tensor) -> Tensor:
     return functional.layer_norm(x, x.shape[-1:], weights["gain"], weights["bias"], NORM_EPS)
 
 
-def by_autograd(spec: TransformerSpec, weights: Views, windows: Windows) -> Tensor:
+def by_autograd(spec: TransformerSpec, weights: Views, windows: WindowInputs) -> Tensor:
     """Return what the network should compute, all tokens through all layers."""
     n, k = windows.valid.shape
     inputs = dict(zip(TOKENS, (windows.return_to_go, windows.state, windows.action), strict=True))
@@ -147,7 +147,7 @@ def test_padding_says_nothing_and_a_padded_window_is_a_shorter_one() -> None:
     assert torch.equal(net.forward(other, RNG)[counts], outputs[counts])
     short = dataclasses.replace(SPEC, steps=4)
     rows = slice(2, 6)
-    cut = Windows(*(leaf[rows] for leaf in windows[:4]), windows.valid[:1, 2:])
+    cut = WindowInputs(*(leaf[rows] for leaf in windows[:4]), windows.valid[:1, 2:])
     alone = short.learner(weights, grads, 1).forward(cut, RNG)
     torch.testing.assert_close(alone, outputs[rows])
 
@@ -189,7 +189,7 @@ def test_one_block_sees_exactly_the_window_however_long_the_episode() -> None:
         if k >= 5:
             rows = slice(k - 5, k + 1)
             t = torch.arange(k - 5, k + 1, dtype=torch.int32)
-            window = Windows(state[rows], action[rows], torch.zeros(6, 1), t, torch.ones(1, 6))
+            window = WindowInputs(state[rows], action[rows], torch.zeros(6, 1), t, torch.ones(1, 6))
             torch.testing.assert_close(outputs.double()[0], net.forward(window, RNG)[-1], atol=1e-5, rtol=1e-5)
 
 

@@ -9,9 +9,9 @@ from roboloop.core.errors import ConfigError, WorkerLost
 from roboloop.core.processes import family
 from roboloop.core.state import equal
 from roboloop.envs.registry import make
-from roboloop.sample.buffers import Shape
+from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.config import SampleConfig
-from roboloop.sample.crew import Crew
+from roboloop.sample.crew import WorkerPool
 from roboloop.sample.group import plans
 from roboloop.sample.parallel import FreeSampler, LockStepSampler
 from tests.ray.kit import Cluster, listens_only_on_loopback
@@ -32,8 +32,8 @@ def build(cluster: Cluster):
     def make_sampler(policy, env=CONFIG, free=False, steps=5, **cfg):
         cfg = {"groups": 2, "workers": 2, "free_running": free, "on": "ray", "address": cluster.address, **cfg}
         cfg = SampleConfig(**cfg)
-        shape = Shape(make(env).spec, steps, NUM_ENVS, 1, False, policy.memory_size)
-        crew = Crew(env, plans(NUM_ENVS, cfg.groups, 0), shape, cfg, cfg.queue if free else 1, [policy],
+        shape = RolloutShape(make(env).spec, steps, NUM_ENVS, 1, False, policy.memory_size)
+        crew = WorkerPool(env, plans(NUM_ENVS, cfg.groups, 0), shape, cfg, cfg.queue if free else 1, [policy],
                     lambda board: RayPlace(cfg, board))  # fmt: skip
         made.append(FreeSampler(crew) if free else LockStepSampler(crew))
         return made[-1]

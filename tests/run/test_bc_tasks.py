@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from roboloop.algos.imitation_data import common_scale, scale_of
 from roboloop.core.config import override
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.data.dataset import Dataset
 from roboloop.data.store import StoreWriter
 from roboloop.run.build import build
-from roboloop.run.offline import common_scale, env_of_dataset, scale_of
+from roboloop.run.offline import env_of_dataset
 from roboloop.run.record import record
 from tests.cli.test_cli import roboloop
 from tests.run.helpers import resume, train

@@ -8,13 +8,13 @@ from roboloop.core.state import equal
 from roboloop.data.journal import START
 from roboloop.run import checkpoint
 from roboloop.run.checkpoint import Checkpoint, Diverged
-from roboloop.track.metrics import Mark
+from roboloop.track.metrics import LogMark
 from tests.run.helpers import remains, resume, train
 
 
 def save(directory, step, value=1.0):
     state = {"algo": {"w": np.full(100, value, np.float32)}, "clock": {"step": step}}
-    point = Checkpoint(directory, step, state, START, {"metrics.jsonl": Mark(0, None)}, {"update_s": 1.5}, {})
+    point = Checkpoint(directory, step, state, START, {"metrics.jsonl": LogMark(0, None)}, {"update_s": 1.5}, {})
     return checkpoint.save(directory, point)
 
 

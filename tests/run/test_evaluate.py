@@ -85,7 +85,7 @@ class Listening(Lazy):
 
     memory_size = 1
 
-    def feel(self, memory, reward):
+    def observe_reward(self, memory, reward):
         self.gathered = memory + reward[:, None]
         return self.gathered
 

@@ -147,7 +147,7 @@ def test_a_task_without_a_dataset_is_named_with_the_command_that_makes_one(tiny,
         ({"algo": {"tasks": ["place", "fly"]}}, "algo.tasks: unknown task 'fly'"),
         ({"algo": {"schedule": LEARNED}, "sample": {"groups": 1, "workers": 1}}, "schedule 'learned' is told of each"),
         ({"algo": {"schedule": LEARNED}, "replay": {"capacity": 31}, "algo.sac": 8}, "has 31 rows for one of 30 steps"),
-        ({"env": {"id": "tiny/point+mirror", "num_envs": 2}}, "lfgp learns tasks of one environment"),
+        ({"env": {"id": "tiny/point+mirror", "num_envs": 2}}, "lfgp learns in one environment"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(tiny, demos, changes, message):

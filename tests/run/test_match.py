@@ -9,7 +9,7 @@ import pytest
 from roboloop.core.errors import ConfigError
 from roboloop.envs.hopper import HopperTask
 from roboloop.envs.legged.match import FACTS, match
-from roboloop.run.match import envs
+from roboloop.run.envs import envs
 
 
 def test_the_hopper_is_the_same_in_all_engines_and_parts_only_in_contact() -> None:

@@ -10,7 +10,7 @@ from roboloop.envs.config import EnvConfig
 from roboloop.envs.registry import make
 from roboloop.run import build
 from roboloop.run.evaluate import TEST, Evaluator, Plan
-from roboloop.run.posthoc import Wish, evaluate_run
+from roboloop.run.posthoc import EvalRequest, evaluate_run
 from roboloop.track.metrics import JsonlLog
 from roboloop.track.read import read_jsonl
 from tests.run.helpers import remains, resume, train
@@ -89,7 +89,7 @@ def test_evaluation_in_the_background_says_the_same(tiny):
 
 def test_eval_prints_a_table_of_tasks_and_goes_on_where_it_was_killed(tiny, capsys):
     path = train(tiny(**changes()))
-    evaluate_run(path, "last", Wish(episodes=7))
+    evaluate_run(path, "last", EvalRequest(episodes=7))
     said = capsys.readouterr().out
     assert "over 14 episodes" in said
     assert "point" in said
@@ -103,7 +103,7 @@ def test_eval_prints_a_table_of_tasks_and_goes_on_where_it_was_killed(tiny, caps
     for row in (whole[0], *whole[3:6], whole[9]):
         log.write(row)
     log.close()
-    evaluate_run(path, "last", Wish(episodes=7))
+    evaluate_run(path, "last", EvalRequest(episodes=7))
     key = lambda line: line.get("episode", -1)  # noqa: E731
     assert sorted(read_jsonl(out), key=key) == sorted(whole, key=key)
 

@@ -50,11 +50,11 @@ def test_a_slow_observer_never_delays_training_and_is_named_with_its_budget():
     for step in range(10 * MAILBOX):
         observers.post("on_episode", {"step": step})
     assert own_s() - begin_s < 1.0
-    said = "\n".join(observers.said())
+    said = "\n".join(observers.messages())
     deadline_s = time.monotonic() + 60
     while "took" not in said and time.monotonic() < deadline_s:  # the first of them is over in 0.05 s
         time.sleep(0.01)
-        said += "\n".join(observers.said())
+        said += "\n".join(observers.messages())
     assert "Sleeper.on_episode took" in said
     assert "budget is 0.01 s" in said
     assert "events dropped" in said
@@ -67,7 +67,7 @@ def test_an_observer_that_raises_is_named_with_its_traceback_and_training_goes_o
     observers = Observers([name(Thrower)], 1.0)
     observers.post("on_checkpoint", {})
     observers.close()
-    (said,) = observers.said()
+    (said,) = observers.messages()
     assert "Thrower.on_checkpoint raised" in said
     assert "no disk for me" in said
 

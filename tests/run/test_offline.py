@@ -5,12 +5,13 @@ import json
 import numpy as np
 import pytest
 
+from roboloop.algos.imitation_data import scale_of
 from roboloop.core.config import override
 from roboloop.core.errors import ConfigError
 from roboloop.data.dataset import Dataset
 from roboloop.data.store import StoreWriter
 from roboloop.run.build import build
-from roboloop.run.offline import best_rows, env_of_dataset, scale_of
+from roboloop.run.offline import best_rows, env_of_dataset
 from tests.run.helpers import resume, train
 from tests.run.test_resume import assert_same
 from tests.run.test_samplers import CARTPOLE, DOOM

@@ -12,7 +12,6 @@ from roboloop.core.errors import ConfigError, DataError
 from roboloop.data.dataset import Dataset
 from roboloop.data.verify import faults
 from roboloop.run import record as module
-from roboloop.run.posthoc import pick
 from roboloop.run.record import TooFew, record
 from roboloop.run.rundir import RunDir
 from tests.run.helpers import train
@@ -64,7 +63,7 @@ def test_every_kind_of_policy_records_whole_episodes_with_its_version(made, tmp_
     data = recording(made(kind), tmp_path / "a", "--envs", 2, "--explore")
     run = RunDir.open(made(kind))
     assert len(data) == 3
-    assert (data.table["version_first"] == pick(run, "best").state["algo"]["num_updates"]).all()
+    assert (data.table["version_first"] == run.pick("best").state["algo"]["num_updates"]).all()
     assert data.table["version_first"][0] > 0
     assert set(data.table["task"]) == {"Pendulum-v1" if kind in ("sac", "recurrent") else "CartPole-v1"}
     says = kind in ("ppo", "recurrent")
@@ -99,7 +98,7 @@ def test_recorded_episodes_are_those_that_an_evaluation_of_the_same_seeds_would_
 
     data = recording(made("dt"), tmp_path / "a", "--target", 40, episodes=2)
     run = RunDir.open(made("dt"))
-    policy = policy_of(run.config, spec_of(run.config), pick(run, "best")).with_target(40)
+    policy = policy_of(run.config, spec_of(run.config), run.pick("best")).with_target(40)
     env = make(run.config.env)
     for row in range(2):
         stored, ended, t = data.episode(row), False, 0
@@ -110,7 +109,7 @@ def test_recorded_episodes_are_those_that_an_evaluation_of_the_same_seeds_would_
             action, memory, *_ = policy.act(obs[None], memory, False, np.random.default_rng(0))
             assert np.array_equal(stored.action[t], action[0])
             obs, reward, terminated, truncated, _ = env.step(action[0])
-            memory = policy.feel(memory, np.array([reward], np.float32))
+            memory = policy.observe_reward(memory, np.array([reward], np.float32))
             ended, t = terminated or truncated, t + 1
         assert np.array_equal(stored.obs[t], obs)
         assert t == len(stored.reward)

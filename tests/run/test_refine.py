@@ -97,7 +97,7 @@ def test_a_start_or_a_guard_of_another_kind_is_refused(tiny, stages, tmp_path):
     free = {"groups": 2, "workers": 2, "free_running": True}
     with pytest.raises(ConfigError, match="the guard's windows look back"):
         build(tiny(**changes(stages, guard=str(stages["guard"])), sample=free))
-    with pytest.raises(ConfigError, match="refine begins with a policy of single observations"):
+    with pytest.raises(ConfigError, match="refine takes single observations"):
         tiny(**{**changes(stages), "env": {**CART, "frame_stack": 2}}).check()
 
 

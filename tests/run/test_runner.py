@@ -1,15 +1,20 @@
 """What the runner decides: when to stop, what to keep."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
+from roboloop import cli
 from roboloop.core.errors import ConfigError
-from roboloop.run import checkpoint
+from roboloop.run import checkpoint, clock
+from roboloop.run.build import build
 from roboloop.run.evaluate import Summary
-from roboloop.run.posthoc import pick
 from roboloop.run.rundir import RunDir
+from roboloop.run.runner import Runner
+from roboloop.track import terminal
 from tests.run.helpers import make_runner
+from tests.track.test_terminal import Terminal
 
 
 def scripted(successes):
@@ -56,7 +61,7 @@ def test_no_episodes_are_no_evaluation_and_the_best_checkpoint_is_then_the_last(
     assert rows[-1]["step"] == 400
     status = runner.run.status()
     assert (status["state"], status["last_return"]) == ("done", pytest.approx(rows[-1]["train/return"]))
-    assert pick(RunDir.open(runner.run.path), "best").step == 400
+    assert RunDir.open(runner.run.path).pick("best").step == 400
     assert "no checkpoint was evaluated in training: taking the last, of step 400" in capsys.readouterr().out
 
 
@@ -90,3 +95,47 @@ def test_a_falling_step_size_is_whole_in_the_first_update_and_never_nothing(tiny
     runner = train(tiny, [], algo=ppo, env={"num_envs": 2}, eval={"episodes": 0}, log_every_steps=40)
     rows = [json.loads(line) for line in runner.run.metrics.read_text().splitlines()]
     assert [row["lr"] for row in rows] == pytest.approx([1e-3 * k / 10 for k in range(10, 0, -1)])
+
+
+def test_the_time_left_is_that_of_learning_and_not_of_the_warm_up(tiny, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(clock, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    run = RunDir.create(tiny(steps=200, warmup_steps=100, eval={"episodes": 0}), [])
+    runner = make_runner(run)
+    update, told = runner.algo.update, {}
+
+    def slowly(batch):
+        now[0] += 1.0  # and steps of the environment take no time
+        return update(batch)
+
+    def note(step, success, episode_return, updates_per_s, steps_per_s, eta_s):
+        told[step] = eta_s
+
+    runner.algo.update, runner.progress.update = slowly, note
+    runner.train()
+    runner.close()
+    run.close()
+    assert told == {50: None, 100: None, 150: pytest.approx(50.0), 200: 0.0}
+
+
+def test_a_terminal_sees_steps_between_two_logs_and_evaluations(tiny, monkeypatch):
+    monkeypatch.setattr(terminal, "_LIVE_EVERY_S", 0.0)
+    monkeypatch.setenv("COLUMNS", "200")
+    screen = Terminal()
+    run = RunDir.create(tiny(steps=100, log_every_steps=50, eval={"every_steps": 100, "episodes": 2}), [])
+    runner = Runner(run, build(run.config), [], terminal.Progress(100, stream=screen))
+    runner.train()
+    runner.close()
+    run.close()
+    assert "37/100 steps (37%)" in screen.getvalue()
+    assert "evaluating 1/2" in screen.getvalue()
+
+
+def test_training_ends_with_done_and_not_with_progress(tmp_path, capsys):
+    flags = ["--env", "gym/Pendulum-v1", "--env.num-envs", "8", "--steps", "100", "--log-every-steps", "8"]
+    flags += ["--warmup-steps", "1000", "--eval.episodes", "0", "--no-tensorboard", "--sample.steps", "4"]
+    assert cli.main(["train", *flags, "--runs-dir", str(tmp_path), "--experiment", "e"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    done = next(i for i, line in enumerate(lines) if line.startswith("done at step 128"))
+    assert lines[done - 1].startswith("100/100 steps (100%)")
+    assert not any("steps/s" in line for line in lines[done:])

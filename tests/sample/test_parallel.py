@@ -9,9 +9,9 @@ from roboloop.core.errors import WorkerLost
 from roboloop.core.state import equal
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.registry import make
-from roboloop.sample.buffers import Shape
+from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.config import SampleConfig
-from roboloop.sample.crew import Crew
+from roboloop.sample.crew import WorkerPool
 from roboloop.sample.group import EnvBroken, plans
 from roboloop.sample.parallel import FreeSampler, LockStepSampler
 from roboloop.sample.remote import RemoteEnv
@@ -33,8 +33,8 @@ def build():
 
     def make_sampler(policy, env=CONFIG, free=False, steps=5, **cfg):
         cfg = SampleConfig(**{"groups": 2, "workers": 2, "free_running": free, **cfg})
-        shape = Shape(make(env).spec, steps, NUM_ENVS, 1, False, policy.memory_size)
-        crew = Crew(env, plans(NUM_ENVS, cfg.groups, 0), shape, cfg, cfg.queue if free else 1, [policy])
+        shape = RolloutShape(make(env).spec, steps, NUM_ENVS, 1, False, policy.memory_size)
+        crew = WorkerPool(env, plans(NUM_ENVS, cfg.groups, 0), shape, cfg, cfg.queue if free else 1, [policy])
         made.append(FreeSampler(crew) if free else LockStepSampler(crew))
         return made[-1]
 
@@ -44,7 +44,7 @@ def build():
 
 
 def serial(env=CONFIG, steps=5, groups=2):
-    shape = Shape(make(env).spec, steps, NUM_ENVS, 1, False, memory_size=2)
+    shape = RolloutShape(make(env).spec, steps, NUM_ENVS, 1, False, memory_size=2)
     return SerialSampler(lambda _: make(env), plans(NUM_ENVS, groups, 0), shape)
 
 
@@ -240,7 +240,7 @@ def test_closing_leaves_no_process(build):
 
 def central(env=CONFIG, groups=2, hang_s=30.0, restarts=3):
     spec = make(env).spec
-    shape = Shape(spec, 5, NUM_ENVS, 1, False, memory_size=2)
+    shape = RolloutShape(spec, 5, NUM_ENVS, 1, False, memory_size=2)
     return SerialSampler(lambda _: RemoteEnv(env, spec, hang_s), plans(NUM_ENVS, groups, 0), shape, restarts)
 
 

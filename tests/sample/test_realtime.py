@@ -19,7 +19,7 @@ from roboloop.envs.env import Outcome
 from roboloop.envs.panda.config import FaultPlan, PandaConfig
 from roboloop.envs.registry import make
 from roboloop.envs.robot import Overrun
-from roboloop.sample.buffers import Shape
+from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.config import SampleConfig
 from roboloop.sample.group import plans
 from roboloop.sample.pilot import Pilot, real_time_env
@@ -87,7 +87,7 @@ class Always:
 
 
 def pilot(robot, max_misses=3):
-    made = Pilot(robot, Shape(SPEC, 1, 1), seed=0, max_misses=max_misses)
+    made = Pilot(robot, RolloutShape(SPEC, 1, 1), seed=0, max_misses=max_misses)
     made.make_ready()
     made.begin()
     return made
@@ -200,11 +200,13 @@ PANDA = EnvConfig(id="panda/reach", panda=PandaConfig(episode_s=2.0))
 
 def inline(env=PANDA, seed=3, **keys):
     made = make(env)
-    return InlineSampler(real_time_env(made), Shape(made.spec, 1, 1), SampleConfig(real_time="inline", **keys), seed)
+    return InlineSampler(
+        real_time_env(made), RolloutShape(made.spec, 1, 1), SampleConfig(real_time="inline", **keys), seed
+    )
 
 
 def piloted(policy, env=PANDA, seed=3, **keys):
-    shape = Shape(make(env).spec, 1, 1)
+    shape = RolloutShape(make(env).spec, 1, 1)
     return PilotedSampler(env, shape, SampleConfig(real_time="process", **keys), seed, (policy,))
 
 
@@ -226,7 +228,7 @@ def assert_same(ours, others):
 
 @needs_panda
 def test_on_simulated_time_the_pilot_gives_the_serial_samplers_steps_bit_for_bit():
-    shape = Shape(make(PANDA).spec, 1, 1)
+    shape = RolloutShape(make(PANDA).spec, 1, 1)
     serial = SerialSampler(lambda _: make(PANDA), plans(1, 1, 3), shape)
     policy = SteadyPolicy(6, 3)
     assert_same(rows(inline(), policy, 25), rows(serial, policy, 25))

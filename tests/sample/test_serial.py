@@ -6,7 +6,7 @@ from roboloop.core.types import Decision, EnvSpec
 from roboloop.data.rollouts import COLUMNS
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.registry import make
-from roboloop.sample.buffers import Shape
+from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.group import EnvBroken, plans
 from roboloop.sample.serial import SerialSampler
 from roboloop.sample.stack import FrameStack
@@ -17,7 +17,7 @@ CONFIG = EnvConfig(id="gym/Pendulum-v1", max_episode_steps=7)
 
 def sampler(num_envs=2, seed=0, frame_stack=1, steps=20, groups=1, stacked=False, env=CONFIG, restarts=3):
     spec = make(env).spec
-    shape = Shape(spec, steps, num_envs, frame_stack, stacked, memory_size=2)
+    shape = RolloutShape(spec, steps, num_envs, frame_stack, stacked, memory_size=2)
     return SerialSampler(lambda _: make(env), plans(num_envs, groups, seed), shape, restarts)
 
 
@@ -166,7 +166,7 @@ class Feeling(LinearPolicy):
     def act(self, obs, memory, explore, rng):
         return super().act(obs, memory, explore, rng)._replace(memory=memory, value=memory[:, 0].copy())
 
-    def feel(self, memory, reward):
+    def observe_reward(self, memory, reward):
         after = memory.copy()
         after[:, 0] += reward
         return after
@@ -197,7 +197,7 @@ class Outwards:
 @pytest.mark.parametrize("on_policy", [False, True])
 def test_what_a_robot_really_did_is_stored_unless_the_policy_must_see_its_own_action(on_policy):
     env = EnvConfig(id="panda/reach")
-    shape = Shape(make(env).spec, steps=40, num_envs=1)
+    shape = RolloutShape(make(env).spec, steps=40, num_envs=1)
     stored = SerialSampler(lambda _: make(env), plans(1, 1, 0), shape).collect(Outwards(on_policy)).action[:, 0, 0]
     assert stored[0] == 1.0
     assert (stored[-5:] == (1.0 if on_policy else 0.0)).all()  # long at the limit: the target no longer moves

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from roboloop.core.errors import DataError, DiskError
-from roboloop.track.metrics import JsonlLog, Mark, Meter
+from roboloop.track.metrics import JsonlLog, LogMark, Meter
 from roboloop.track.read import read_jsonl
 
 
@@ -142,7 +142,7 @@ def test_a_log_of_an_older_version_is_read_and_goes_on_with_checksums(tmp_path: 
     path = tmp_path / "m.jsonl"
     path.write_text('{"step": 1}\n{"step": 2}\n')
     log = JsonlLog(path)
-    log.check(Mark(24, None))
+    log.check(LogMark(24, None))
     log.write({"step": 3})
     assert read_jsonl(path) == [{"step": 1}, {"step": 2}, {"step": 3}]
     path.write_text(path.read_text() + '{"step": 4}\n')

@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from roboloop.track.terminal import Progress, count, duration
+from roboloop.track import terminal
+from roboloop.track.terminal import LiveLine, Progress, count, duration
 
 
 class Terminal(io.StringIO):
@@ -91,3 +92,55 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "roboloop.track.video" in done.stdout
     assert not heavy & set(done.stdout.split())
+
+
+def test_steps_beyond_the_last_are_not_shown() -> None:
+    out = io.StringIO()
+    Progress(100, stream=out).update(128)
+    assert out.getvalue().startswith("100/100 steps (100%)")
+
+
+def test_the_last_report_stands_above_what_is_noted_at_the_end() -> None:
+    for out in (io.StringIO(), Terminal()):
+        progress = Progress(100, stream=out, every_s=60)
+        progress.update(1)
+        progress.update(100)
+        progress.finish()
+        progress.note("done at step 100")
+        progress.close()
+        assert out.getvalue().rindex("100/100 steps (100%)") < out.getvalue().index("done at step 100")
+        assert out.getvalue().endswith("done at step 100\n")
+
+
+def test_a_live_line_moves_between_reports_and_a_pipe_gets_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(terminal, "_LIVE_EVERY_S", 0.0)
+    monkeypatch.setenv("COLUMNS", "200")
+    pipe, live = io.StringIO(), Terminal()
+    for out in (pipe, live):
+        progress = Progress(100, stream=out, every_s=0.0)
+        progress.update(50, 0.25, 3.0, 1.0, 2.0, 30.0)
+        progress.move(57, 20.0, "evaluating 3/10")
+        progress.close()
+    assert "57/100 steps (57%)  success 25%" in live.getvalue()
+    assert "ETA 0:00:20  evaluating 3/10" in live.getvalue()
+    assert pipe.getvalue().count("\n") == 1
+    assert "57" not in pipe.getvalue()
+
+
+def test_one_line_replaces_itself_on_a_terminal_and_is_cut_at_its_edge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    out = Terminal()
+    line = LiveLine(out)
+    line.show("3/50 episodes, 120 steps")
+    line.clear()
+    line.clear()
+    assert out.getvalue() == "\r3/50 episodes, 120 \x1b[K\r\x1b[K"
+
+
+def test_a_line_is_shown_to_nobody_who_does_not_watch() -> None:
+    out = io.StringIO()
+    line = LiveLine(out)
+    assert not line.is_due
+    line.show("3/50 episodes")
+    line.clear()
+    assert out.getvalue() == ""

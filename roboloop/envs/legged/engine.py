@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from roboloop.core.errors import ConfigError, nearest, needs_extra
+from roboloop.core.resolve import load
 from roboloop.core.types import Array
 from roboloop.envs.legged.model import RobotModel
 from roboloop.envs.names import LEGGED_ENGINES
@@ -95,6 +96,14 @@ class Engine(Protocol):
         ...
 
 
+_BUILDERS = {
+    "bullet": "roboloop.envs.legged.bullet:BulletEngine",
+    "dart": "roboloop.envs.legged.dart:DartEngine",
+    "mujoco": "roboloop.envs.legged.mujoco:MujocoEngine",
+}
+"""Names, so that one engine is imported and no other."""
+
+
 def make_engine(name: str, model: RobotModel, contact: Contact, mattress: Mattress | None = None) -> Engine:
     """Build a robot in an engine."""
     if name not in LEGGED_ENGINES:
@@ -103,19 +112,5 @@ def make_engine(name: str, model: RobotModel, contact: Contact, mattress: Mattre
         )
     package, extra = EXTRAS[name]
     with needs_extra(f"engine {name!r}", (package,), extra):
-        return _builder(name)(model, contact, mattress)
-
-
-def _builder(name: str) -> Callable[[RobotModel, Contact, Mattress | None], Engine]:
-    """Import one engine and no other."""
-    if name == "bullet":
-        from roboloop.envs.legged.bullet import BulletEngine
-
-        return BulletEngine
-    if name == "dart":
-        from roboloop.envs.legged.dart import DartEngine
-
-        return DartEngine
-    from roboloop.envs.legged.mujoco import MujocoEngine
-
-    return MujocoEngine
+        engine: Engine = load(_BUILDERS[name])(model, contact, mattress)
+    return engine

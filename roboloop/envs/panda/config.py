@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from roboloop.core.config import RESOURCE
 from roboloop.core.errors import ConfigError, nearest
 
 DOFS = ("x", "y", "z", "gripper")
@@ -55,7 +56,7 @@ class PandaConfig:
     """Age at which a picture is a fault."""
     driver: Literal["virtual", "process"] = "virtual"
     """virtual: simulated time, in this process; process: a driver of its own on the wall clock."""
-    address: str = ""
+    address: str = field(default="", metadata=RESOURCE)
     """Where a driver process stands by itself (roboloop rig), such as 127.0.0.1:7317; empty = one is started for us."""
     watchdog_s: float = 0.5
     """Seconds without a command after which the driver process holds by itself; a rig at an address has its own."""

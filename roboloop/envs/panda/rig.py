@@ -14,7 +14,17 @@ from roboloop.envs.panda.config import PandaConfig
 from roboloop.envs.panda.control import Carrot, HoldTimer
 from roboloop.envs.panda.health import check
 from roboloop.envs.panda.reset import Reset, opened_m
-from roboloop.envs.panda.tasks import AXES, DOWN, GAINS, POSE, Layout, PandaTask, draw, part_sizes, push_distances_m
+from roboloop.envs.panda.tasks import (
+    AXES,
+    DOWN,
+    GAINS,
+    POSE,
+    PandaTask,
+    SceneLayout,
+    draw,
+    part_sizes,
+    push_distances_m,
+)
 from roboloop.envs.robot import (
     BadAction,
     Command,
@@ -255,7 +265,7 @@ class Rig:
         self._connected = False
 
 
-def distances_m(task: PandaTask, reading: Reading, layout: Layout) -> tuple[float, float]:
+def distances_m(task: PandaTask, reading: Reading, layout: SceneLayout) -> tuple[float, float]:
     """Return how much of the task is left, and how far the hand is from where it does the rest."""
     pose = reading.object_pose
     if task.closes:

@@ -200,7 +200,7 @@ def part_sizes(task: PandaTask) -> dict[str, int]:
     return {part: sizes[part] for part in task.observe}
 
 
-class Layout(NamedTuple):
+class SceneLayout(NamedTuple):
     """What an episode's seed draws: the first pose of the hand, and where goal and puck are."""
 
     start: Array
@@ -221,7 +221,7 @@ def push_distances_m(task: PandaTask, hand_m: Array, puck_m: Array, goal_m: Arra
     return left_m, share * np.linalg.norm(hand_m - behind_m, axis=-1)
 
 
-def draw(task: PandaTask, seed: int) -> Layout:
+def draw(task: PandaTask, seed: int) -> SceneLayout:
     """Return the layout of an episode; rig and simulation both ask, and agree."""
     rng = stream(seed, "panda")
 
@@ -232,4 +232,4 @@ def draw(task: PandaTask, seed: int) -> Layout:
     goal = place(task.goal)
     while float(np.linalg.norm((goal - puck)[:2])) < task.apart_m:
         goal = place(task.goal)
-    return Layout(start, goal, puck)
+    return SceneLayout(start, goal, puck)

@@ -1,0 +1,1 @@
+"""What a researcher brings to roboloop, as a package of their own."""

@@ -1,0 +1,56 @@
+"""From a name such as ``sac`` to the record of an algorithm: ours, a plug-in's, or any by ``module:attr``."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from roboloop.algos.spec import AlgorithmSpec
+from roboloop.core.errors import ConfigError, nearest
+from roboloop.core.resolve import entry_points, load_named
+from roboloop.core.vouched import check_code
+
+GROUP = "roboloop.algorithms"
+"""Entry points by which an installed package brings algorithms."""
+
+ALGORITHMS = {
+    "sac": "roboloop.algos.sac_config:SPEC",
+    "mtsac": "roboloop.algos.sac_config:MULTI_TASK",
+    "ppo": "roboloop.algos.ppo_config:SPEC",
+    "dt": "roboloop.algos.imitation_config:DECISION_TRANSFORMER",
+    "bc": "roboloop.algos.imitation_config:CLONING",
+    "dac": "roboloop.algos.guided_config:DAC",
+    "gail": "roboloop.algos.gail_config:SPEC",
+    "lfgp": "roboloop.algos.guided_config:LFGP",
+    "vpace": "roboloop.algos.guided_config:VPACE",
+    "sqil": "roboloop.algos.guided_config:SQIL",
+    "rce": "roboloop.algos.guided_config:RCE",
+    "dynamics": "roboloop.algos.dynamics_config:SPEC",
+    "refine": "roboloop.algos.refine_config:SPEC",
+    "pick": "roboloop.algos.pick_config:SPEC",
+}
+"""Name -> ``module:attr`` of the record."""
+
+
+def known() -> list[str]:
+    """Return the names of all algorithms, ours and those of installed packages."""
+    return [*ALGORITHMS, *(name for name in entry_points(GROUP) if name not in ALGORITHMS)]
+
+
+def find(name: str) -> AlgorithmSpec:
+    """Return the record of an algorithm."""
+    path = ALGORITHMS.get(name) or entry_points(GROUP).get(name) or name
+    if ":" not in path:
+        raise ConfigError(f"unknown algorithm {name!r}{nearest(name, known())} (known: {', '.join(known())})")
+    if path == name:  # no name of ours or of a plug-in: code that somebody named
+        check_code("algo.name", name, [name.partition(":")[0]])
+    spec = load_named(path, "algorithm")
+    if not isinstance(spec, AlgorithmSpec):
+        raise ConfigError(f"algorithm {name!r} must be an AlgorithmSpec, not {type(spec).__name__}")
+    return spec
+
+
+def default_config(name: str) -> Any:
+    """Return the default config section of an algorithm, under the name by which it was asked for."""
+    config = find(name).config()
+    return config if config.name == name else dataclasses.replace(config, name=name)  # type: ignore[type-var]

@@ -1,0 +1,45 @@
+"""Names of code: ``module:attr`` to what it names, and plug-ins found by entry points."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from functools import cache, reduce
+from importlib import metadata
+from typing import Any
+
+from roboloop.core.errors import ConfigError
+
+
+def resolve(named: Callable[..., Any] | str) -> Callable[..., Any]:
+    """Return what ``module:attr`` names, importing the module; a function is returned as it is."""
+    found: Callable[..., Any] = load(named) if isinstance(named, str) else named
+    return found
+
+
+def load(path: str) -> Any:
+    """Import ``module:attr``; the attribute may be dotted."""
+    module, _, attr = path.partition(":")
+    return reduce(getattr, attr.split("."), importlib.import_module(module))
+
+
+def load_named(path: str, what: str) -> Any:
+    """Import ``module:attr`` that a user named; what cannot be imported is one line that begins with ``what``."""
+    module, _, attr = path.partition(":")
+    parts = [*module.split("."), *attr.split(".")]
+    if not all(part.isidentifier() for part in parts):
+        raise ConfigError(f"{what} {path!r} is not of the form module:attr")
+    try:
+        return load(path)
+    except ModuleNotFoundError as error:
+        if (error.name or "") not in (module, module.partition(".")[0]) and not module.startswith(f"{error.name}."):
+            raise ConfigError(f"{what} {path!r} cannot be imported: {error}") from error
+        raise ConfigError(f"{what} {path!r}: there is no module {error.name!r}") from None
+    except AttributeError:
+        raise ConfigError(f"{what} {path!r}: module {module} has no {attr!r}") from None
+
+
+@cache
+def entry_points(group: str) -> dict[str, str]:
+    """Return the names that installed packages give to this group, each with its ``module:attr``."""
+    return {point.name: point.value for point in metadata.entry_points(group=group)}
