@@ -20,7 +20,7 @@ MARK = "ROBOLOOP_KILLED_LIFE"
 """In the environment of every process that a life has started."""
 CHILDREN = {
     "worker": ("roboloop.sample.worker:main", "roboloop.sample.remote:main"),
-    "helper": ("roboloop.algos.shard_helper:main",),
+    "helper": ("roboloop.algos.learner.shard_helper:main",),
     "recorder": ("roboloop.data.recorder_process:main",),
     "evaluator": ("roboloop.run.background:main",),
     "pilot": ("roboloop.sample.pilot_process:main",),

@@ -20,7 +20,7 @@ import numpy as np
 
 from roboloop.envs.panda.guests import KNOWN, STRANGERS
 from roboloop.envs.panda.link import LONGEST, Garbled, Unpacker, command_to_data, pack
-from roboloop.envs.robot import Command
+from roboloop.envs.panda.robot import Command
 
 WATCHDOG_S, FLOOD_S = 0.3, 5.0
 LIMIT_S = 300.0

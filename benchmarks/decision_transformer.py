@@ -51,8 +51,8 @@ def ours(processes: int, dropout: float) -> Any:
     """Return our algorithm."""
     import numpy as np
 
-    from roboloop.algos.imitation import DataScale, decision_transformer
-    from roboloop.algos.imitation_config import DTConfig
+    from roboloop.algos.imitation.config import DTConfig
+    from roboloop.algos.imitation.imitation import DataScale, decision_transformer
     from roboloop.core.types import EnvSpec
 
     spec = EnvSpec((STATE_DIM,), np.dtype(np.float32), (-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM, EPISODE)

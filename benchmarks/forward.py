@@ -64,10 +64,10 @@ def spec_of(case: str) -> EnvSpec:
 
 def make_policy(case: str, spec: EnvSpec) -> Any:
     """Return a policy with its first weights."""
-    from roboloop.algos.ppo import PPO
-    from roboloop.algos.ppo_config import PPOConfig
-    from roboloop.algos.sac import SAC
-    from roboloop.algos.sac_config import MTSACConfig, SACConfig
+    from roboloop.algos.ppo.config import PPOConfig
+    from roboloop.algos.ppo.ppo import PPO
+    from roboloop.algos.sac.config import MTSACConfig, SACConfig
+    from roboloop.algos.sac.sac import SAC
 
     if case in HEAD_CASES:
         rows = 2 * HEAD_CASES[case]
@@ -138,8 +138,8 @@ def learning(case: str, updates: int, processes: int) -> dict[str, float]:
     """Time whole SAC updates, and say what a million transitions take."""
     import numpy as np
 
-    from roboloop.algos.sac import SAC
-    from roboloop.algos.sac_config import SACConfig
+    from roboloop.algos.sac.config import SACConfig
+    from roboloop.algos.sac.sac import SAC
     from roboloop.core.types import Batch
     from roboloop.run.plan import replay_bytes
 

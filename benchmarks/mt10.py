@@ -133,7 +133,7 @@ def contenders(task: str, actions: dict[int, Any]) -> dict[str, Block]:
 def envpool(task: str, actions: dict[int, Any]) -> dict[str, Block]:
     """Return EnvPool's port, if it is installed."""
     try:
-        from roboloop.envs.envpool import pool, their_id
+        from roboloop.envs.envpool.world import pool, their_id
     except ModuleNotFoundError:
         return {}
     envs = pool(their_id(f"metaworld/{task}"), ENVPOOL_BATCH, seed=0)

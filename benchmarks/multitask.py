@@ -29,8 +29,8 @@ def make_updates(net: str, num_tasks: int, rows: int, threads: int) -> Run:
     """Return updates of one network with one process per thread."""
     import numpy as np
 
-    from roboloop.algos.sac import SAC
-    from roboloop.algos.sac_config import MTSACConfig, SACConfig, SACSettings
+    from roboloop.algos.sac.config import MTSACConfig, SACConfig, SACSettings
+    from roboloop.algos.sac.sac import SAC
     from roboloop.core.types import Batch, EnvSpec
 
     is_set = num_tasks > 1

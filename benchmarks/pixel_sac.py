@@ -50,8 +50,8 @@ def make_ours(batch_size: int, threads: int, net: str) -> Run:
     """Our SAC with one process per thread, and the replay's shifts."""
     import numpy as np
 
-    from roboloop.algos.sac import SAC
-    from roboloop.algos.sac_config import SACConfig
+    from roboloop.algos.sac.config import SACConfig
+    from roboloop.algos.sac.sac import SAC
     from roboloop.core.types import Batch, EnvSpec
     from roboloop.data.shifts import shift
 

@@ -46,8 +46,8 @@ def make_ours(hidden: tuple[int, ...], batch_size: int, threads: int) -> Run:
     """Our SAC with one process per thread."""
     import numpy as np
 
-    from roboloop.algos.sac import SAC
-    from roboloop.algos.sac_config import SACConfig
+    from roboloop.algos.sac.config import SACConfig
+    from roboloop.algos.sac.sac import SAC
     from roboloop.core.types import Batch, EnvSpec
 
     spec = EnvSpec((OBS_DIM,), np.dtype(np.float32), (-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM, 500)

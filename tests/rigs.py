@@ -9,7 +9,7 @@ import sys
 import time
 from typing import Any
 
-from roboloop.envs.robot import Robot, RobotFault
+from roboloop.envs.panda.robot import Robot, RobotFault
 
 PATIENCE_S = 20.0
 """What a busy machine may take to start a process."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from roboloop.algos.ppo_policy import PPOModel, PPOPolicy
+from roboloop.algos.ppo.policy import PPOModel, PPOPolicy
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, PortablePolicy
 from roboloop.envs.frozen import FrozenPolicy, Layers

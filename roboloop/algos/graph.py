@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from roboloop.algos.imitation_policy import ImitationModel, ImitationPolicy
+from roboloop.algos.imitation.policy import ImitationModel, ImitationPolicy
 from roboloop.algos.policy import ActionScale, ActorPolicy, net_of
-from roboloop.algos.ppo_policy import PPOModel, PPOPolicy
+from roboloop.algos.ppo.policy import PPOModel, PPOPolicy
 from roboloop.core.errors import ConfigError
 from roboloop.core.state import spec_from_data
 from roboloop.core.types import EnvSpec, PortablePolicy, State

@@ -14,20 +14,20 @@ GROUP = "roboloop.algorithms"
 """Entry points by which an installed package brings algorithms."""
 
 ALGORITHMS = {
-    "sac": "roboloop.algos.sac_config:SPEC",
-    "mtsac": "roboloop.algos.sac_config:MULTI_TASK",
-    "ppo": "roboloop.algos.ppo_config:SPEC",
-    "dt": "roboloop.algos.imitation_config:DECISION_TRANSFORMER",
-    "bc": "roboloop.algos.imitation_config:CLONING",
-    "dac": "roboloop.algos.guided_config:DAC",
-    "gail": "roboloop.algos.gail_config:SPEC",
-    "lfgp": "roboloop.algos.guided_config:LFGP",
-    "vpace": "roboloop.algos.guided_config:VPACE",
-    "sqil": "roboloop.algos.guided_config:SQIL",
-    "rce": "roboloop.algos.guided_config:RCE",
-    "dynamics": "roboloop.algos.dynamics_config:SPEC",
-    "refine": "roboloop.algos.refine_config:SPEC",
-    "pick": "roboloop.algos.pick_config:SPEC",
+    "sac": "roboloop.algos.sac.config:SPEC",
+    "mtsac": "roboloop.algos.sac.config:MULTI_TASK",
+    "ppo": "roboloop.algos.ppo.config:SPEC",
+    "dt": "roboloop.algos.imitation.config:DECISION_TRANSFORMER",
+    "bc": "roboloop.algos.imitation.config:CLONING",
+    "dac": "roboloop.algos.guided.config:DAC",
+    "gail": "roboloop.algos.gail.config:SPEC",
+    "lfgp": "roboloop.algos.guided.config:LFGP",
+    "vpace": "roboloop.algos.guided.config:VPACE",
+    "sqil": "roboloop.algos.guided.config:SQIL",
+    "rce": "roboloop.algos.guided.config:RCE",
+    "dynamics": "roboloop.algos.simgan.dynamics_config:SPEC",
+    "refine": "roboloop.algos.simgan.refine_config:SPEC",
+    "pick": "roboloop.algos.pick.config:SPEC",
 }
 """Name -> ``module:attr`` of the record."""
 

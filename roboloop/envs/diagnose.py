@@ -17,8 +17,8 @@ from roboloop.core.types import Array, Env, EnvSpec, State
 from roboloop.envs import check, registry
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.findings import Findings, Unusable, where
-from roboloop.envs.gym import ATARI, DEFAULT_HORIZON, raw
-from roboloop.envs.gym_check import GymCheck
+from roboloop.envs.gym.check import GymCheck
+from roboloop.envs.gym.world import ATARI, DEFAULT_HORIZON, raw
 from roboloop.envs.headless import usable_backend
 from roboloop.envs.spaces import MASK
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, Env, EnvSpec, State
-from roboloop.envs.robot import Reading
+from roboloop.envs.panda.robot import Reading
 
 Info = dict[str, Any]
 FLOAT = np.dtype(np.float32)

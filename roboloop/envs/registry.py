@@ -21,27 +21,27 @@ from roboloop.envs.headless import check_pictures, usable_backend
 from roboloop.envs.task_set import SEPARATOR, MemberEnv, MemberExperts
 
 SUITES = {
-    "metaworld": "roboloop.envs.metaworld:make",
-    "gym": "roboloop.envs.gym:make",
-    "dmc": "roboloop.envs.dmc:make",
-    "doom": "roboloop.envs.doom:make",
-    "tiny": "roboloop.envs.tiny:make",
-    "envpool": "roboloop.envs.envpool:make",
+    "metaworld": "roboloop.envs.metaworld.world:make",
+    "gym": "roboloop.envs.gym.world:make",
+    "dmc": "roboloop.envs.dmc.world:make",
+    "doom": "roboloop.envs.doom.world:make",
+    "tiny": "roboloop.envs.tiny.world:make",
+    "envpool": "roboloop.envs.envpool.world:make",
     "panda": "roboloop.envs.panda.suite:make",
-    "play": "roboloop.envs.play:make",
-    "hopper": "roboloop.envs.hopper:make",
-    "laikago": "roboloop.envs.quadruped:make_laikago",
-    "a1": "roboloop.envs.quadruped:make_a1",
-    "hybrid": "roboloop.envs.hybrid:make",
-    "tuned": "roboloop.envs.hybrid:make_tuned",
+    "play": "roboloop.envs.play.world:make",
+    "hopper": "roboloop.envs.legged.hopper:make",
+    "laikago": "roboloop.envs.legged.quadruped:make_laikago",
+    "a1": "roboloop.envs.legged.quadruped:make_a1",
+    "hybrid": "roboloop.envs.legged.hybrid:make",
+    "tuned": "roboloop.envs.legged.hybrid:make_tuned",
     "soft": "roboloop.envs.soft.suite:make",
 }
 """Suite -> ``module:function`` of ``make(task, cfg, evaluation)``."""
 
 EXPERTS = {
-    "metaworld": "roboloop.envs.metaworld:scripted_policy",
+    "metaworld": "roboloop.envs.metaworld.world:scripted_policy",
     "panda": "roboloop.envs.panda.experts:scripted_policy",
-    "play": "roboloop.envs.play_experts:scripted_policy",
+    "play": "roboloop.envs.play.experts:scripted_policy",
     "soft": "roboloop.envs.soft.experts:scripted_policy",
 }
 """Suite -> ``module:function`` of ``expert(task)``, a policy that was written and not learned; few suites have any.
@@ -50,7 +50,7 @@ Where a suite has auxiliary tasks too, ``expert(task, name)`` is that of one of 
 NAMED_EXPERTS = ("soft",)
 """Suites that have several experts for a task: there ``expert(task, name)`` is one of them by its name."""
 
-TASKS = {"panda": "roboloop.envs.panda.auxiliary:tasks", "play": "roboloop.envs.play_tasks:tasks"}
+TASKS = {"panda": "roboloop.envs.panda.auxiliary:tasks", "play": "roboloop.envs.play.tasks:tasks"}
 """Suite -> ``module:function`` of ``tasks(task, cfg)``, its auxiliary tasks; no simulator is imported for them."""
 
 RIGS = {"panda": "roboloop.envs.panda.server:serve"}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from roboloop.algos import registry as algorithms
-from roboloop.algos.sac_config import SACConfig
+from roboloop.algos.sac.config import SACConfig
 from roboloop.algos.spec import AlgorithmSpec
 from roboloop.core.config import BY_NAME, INFINITE, RESOURCE, resource_keys, to_dict
 from roboloop.core.errors import ConfigError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from roboloop.algos.demonstrations import first_difference
+from roboloop.algos.gail.demonstrations import first_difference
 from roboloop.core.errors import ConfigError
 from roboloop.core.flags import parse_flags
 from roboloop.envs import registry

@@ -17,7 +17,7 @@ from roboloop.core.rng import derive, stream
 from roboloop.core.types import Array, Env, Policy, RewardAware
 from roboloop.envs.env import SimulatorDied, counted
 from roboloop.envs.findings import where
-from roboloop.envs.robot import Holding, RobotFault
+from roboloop.envs.panda.robot import Holding, RobotFault
 from roboloop.sample.group import EnvBroken, check_actions
 from roboloop.sample.stack import FrameStack
 from roboloop.track.metrics import JsonlLog, finite

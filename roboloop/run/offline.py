@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from roboloop.algos.demonstrations import check_spaces
+from roboloop.algos.gail.demonstrations import check_spaces
 from roboloop.algos.limits import check_task_rows
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.rng import derive

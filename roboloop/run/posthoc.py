@@ -197,7 +197,7 @@ def _evaluate_all(run: RunDir, exam: _Exam, wish: EvalRequest) -> None:
 
 def aimed_at(policy: PortablePolicy, target: float, run: RunDir) -> PortablePolicy:
     """Return a Decision Transformer that is asked for another return."""
-    from roboloop.algos.imitation import ImitationPolicy
+    from roboloop.algos.imitation.imitation import ImitationPolicy
 
     if not isinstance(policy, ImitationPolicy) or run.config.algo.name != "dt":
         raise DataError(f"--target is for Decision Transformers: {run.path} trained {run.config.algo.name}")
@@ -206,7 +206,7 @@ def aimed_at(policy: PortablePolicy, target: float, run: RunDir) -> PortablePoli
 
 def led_by(policy: PortablePolicy, schedule: str, run: RunDir) -> PortablePolicy:
     """Return a policy of several tasks that follows a schedule."""
-    from roboloop.algos.intention_policy import IntentionPolicy
+    from roboloop.algos.guided.intention_policy import IntentionPolicy
 
     if not isinstance(policy, IntentionPolicy):
         raise DataError(f"--task and --schedule are for policies of several tasks: {run.path} trained "

@@ -16,7 +16,7 @@ from roboloop.core.rng import stream
 from roboloop.core.types import Array
 from roboloop.data.dataset import Dataset
 from roboloop.envs.frozen import load_all
-from roboloop.envs.hybrid import view_of_generator
+from roboloop.envs.legged.hybrid import view_of_generator
 from roboloop.envs.legged.prediction import Errors, Parameters, Recorded, deviation, errors, predict, standstill, starts
 from roboloop.envs.legged.world import LeggedWorld
 from roboloop.run.recorded import Simulator, add_data_options, chosen, open_simulator, read_episodes

@@ -249,7 +249,7 @@ def _as_trained(known: argparse.Namespace, flags: list[str]) -> RecordActor:
 
 
 def _with_std(policy: PortablePolicy, std: float, run: RunDir) -> PortablePolicy:
-    from roboloop.algos.ppo_policy import PPOPolicy
+    from roboloop.algos.ppo.policy import PPOPolicy
 
     if not isinstance(policy, PPOPolicy) or not policy.has_std:
         raise DataError(f"--std is for continuous actions of PPO: {run.path} trained {run.config.algo.name}")

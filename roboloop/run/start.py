@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from roboloop.algos.demonstrations import first_difference
+from roboloop.algos.gail.demonstrations import first_difference
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Algorithm
 from roboloop.run import build, checkpoint

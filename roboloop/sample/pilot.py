@@ -13,7 +13,7 @@ from roboloop.core.errors import ConfigError
 from roboloop.core.rng import derive, stream
 from roboloop.core.types import Array, Env, EpisodeEnd, Policy, Rollout
 from roboloop.envs.env import Outcome, RealTimeEnv
-from roboloop.envs.robot import Overrun, RobotFault
+from roboloop.envs.panda.robot import Overrun, RobotFault
 from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.stack import FrameStack
 

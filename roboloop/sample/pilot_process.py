@@ -16,7 +16,7 @@ from roboloop.core.memory import SharedMemory
 from roboloop.core.wire import Channel
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
-from roboloop.envs.robot import RobotFault
+from roboloop.envs.panda.robot import RobotFault
 from roboloop.sample.bridge import BEAT_NS, GRANTED, MOVED_NS, POLICY, RESTING, STANDS, WANTS, Bridge, Shared
 from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.pilot import Pilot, real_time_env

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from roboloop.algos.imitation import DataScale, Imitation, behaviour_cloning
-from roboloop.algos.imitation_config import BCConfig
+from roboloop.algos.imitation.config import BCConfig
+from roboloop.algos.imitation.imitation import DataScale, Imitation, behaviour_cloning
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, EnvSpec, WindowBatch
 from roboloop.nets.layers import as_in_out

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from roboloop.algos import adversarial_losses as losses
-from roboloop.algos.adversarial_losses import EpisodeCounts
-from roboloop.algos.discriminator import Discriminator, Steps
-from roboloop.algos.discriminator_config import DiscriminatorConfig
+from roboloop.algos.gail import losses
+from roboloop.algos.gail.discriminator import Discriminator, Steps
+from roboloop.algos.gail.discriminator_config import DiscriminatorConfig
+from roboloop.algos.gail.losses import EpisodeCounts
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.state import equal, join, split
 from roboloop.core.types import EnvSpec

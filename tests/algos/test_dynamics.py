@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from roboloop.algos.adversarial_losses import EpisodeCounts
-from roboloop.algos.discriminator import Discriminator, Steps
-from roboloop.algos.dynamics import check_target, make_dynamics, robot_dims
-from roboloop.algos.dynamics_config import DynamicsConfig, TargetConfig
-from roboloop.algos.gail import GAIL
-from roboloop.algos.transition_windows import WindowShape
+from roboloop.algos.gail.discriminator import Discriminator, Steps
+from roboloop.algos.gail.gail import GAIL
+from roboloop.algos.gail.losses import EpisodeCounts
+from roboloop.algos.simgan.dynamics import check_target, make_dynamics, robot_dims
+from roboloop.algos.simgan.dynamics_config import DynamicsConfig, TargetConfig
+from roboloop.algos.simgan.transition_windows import WindowShape
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.types import Array, Decision
 from roboloop.data.config import ExpertConfig
@@ -22,7 +22,7 @@ from roboloop.data.dataset import Dataset
 from roboloop.data.experts import ExpertBuffer
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.registry import make
-from roboloop.envs.tiny_cart import MAX_FACTOR
+from roboloop.envs.tiny.cart import MAX_FACTOR
 from roboloop.run.record import record
 from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.group import plans

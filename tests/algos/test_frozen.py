@@ -14,8 +14,8 @@ from safetensors.numpy import load, save
 
 from roboloop.algos.frozen import freeze
 from roboloop.algos.policy import UniformPolicy, in_bounds
-from roboloop.algos.ppo import PPO, PPOPolicy
-from roboloop.algos.ppo_config import PPOConfig
+from roboloop.algos.ppo.config import PPOConfig
+from roboloop.algos.ppo.ppo import PPO, PPOPolicy
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.types import EnvSpec
 from roboloop.envs.frozen import FrozenPolicy, load_all

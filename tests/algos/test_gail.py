@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from roboloop.algos.adversarial_losses import EpisodeCounts
-from roboloop.algos.discriminator import Discriminator, Steps
-from roboloop.algos.discriminator_config import DiscriminatorConfig
-from roboloop.algos.gail import GAIL, make_gail, taken_steps
-from roboloop.algos.gail_config import GAILConfig
-from roboloop.algos.ppo_config import PPOConfig
-from roboloop.algos.returns import ends_of, gae
+from roboloop.algos.gail.config import GAILConfig
+from roboloop.algos.gail.discriminator import Discriminator, Steps
+from roboloop.algos.gail.discriminator_config import DiscriminatorConfig
+from roboloop.algos.gail.gail import GAIL, make_gail, taken_steps
+from roboloop.algos.gail.losses import EpisodeCounts
+from roboloop.algos.ppo.config import PPOConfig
+from roboloop.algos.ppo.returns import ends_of, gae
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import EpisodeEnd, Rollout
 from roboloop.data.config import ExpertConfig

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roboloop.algos.discriminator_config import DiscriminatorConfig
-from roboloop.algos.guided import GuidedPlay, make_guided
-from roboloop.algos.guided_config import (
+from roboloop.algos.gail.discriminator_config import DiscriminatorConfig
+from roboloop.algos.guided.config import (
     DACConfig,
     ExampleSettings,
     GuidedSettings,
@@ -20,10 +19,11 @@ from roboloop.algos.guided_config import (
     SQILConfig,
     VPACEConfig,
 )
+from roboloop.algos.guided.guided import GuidedPlay, make_guided
+from roboloop.algos.guided.schedulers import FixedSchedule, LearnedSchedule, QTable
+from roboloop.algos.guided.teachers import DiscriminatorReward, EnvReward, ExampleReward, for_each_task, overwrite
 from roboloop.algos.policy import UniformPolicy
-from roboloop.algos.sac_config import MTSACConfig, SACConfig
-from roboloop.algos.schedulers import FixedSchedule, LearnedSchedule, QTable
-from roboloop.algos.teachers import DiscriminatorReward, EnvReward, ExampleReward, for_each_task, overwrite
+from roboloop.algos.sac.config import MTSACConfig, SACConfig
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Batch, EpisodeEnd, Rollout
 from roboloop.data.config import ExpertConfig

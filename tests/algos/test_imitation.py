@@ -11,8 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from roboloop.algos.imitation import DataScale, Imitation, behaviour_cloning, decision_transformer, return_scale_of
-from roboloop.algos.imitation_config import BCConfig, DTConfig
+from roboloop.algos.imitation.config import BCConfig, DTConfig
+from roboloop.algos.imitation.imitation import (
+    DataScale,
+    Imitation,
+    behaviour_cloning,
+    decision_transformer,
+    return_scale_of,
+)
 from roboloop.core import state as states
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.types import Array, EnvSpec, PortablePolicy, RewardAware, WindowBatch

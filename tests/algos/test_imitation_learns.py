@@ -5,8 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from roboloop.algos.imitation import DataScale, Imitation, ImitationPolicy, behaviour_cloning, decision_transformer
-from roboloop.algos.imitation_config import BCConfig, DTConfig
+from roboloop.algos.imitation.config import BCConfig, DTConfig
+from roboloop.algos.imitation.imitation import (
+    DataScale,
+    Imitation,
+    ImitationPolicy,
+    behaviour_cloning,
+    decision_transformer,
+)
 from roboloop.core.types import Array, EnvSpec, WindowBatch
 
 LENGTH = 6

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roboloop.algos.intention_policy import IntentionPolicy, as_set, showing_task
-from roboloop.algos.sac import SAC
-from roboloop.algos.sac_config import MTSACConfig
-from roboloop.algos.schedulers import FixedSchedule, HandcraftedSchedule, LearnedSchedule, ScheduleConfig
+from roboloop.algos.guided.intention_policy import IntentionPolicy, as_set, showing_task
+from roboloop.algos.guided.schedulers import FixedSchedule, HandcraftedSchedule, LearnedSchedule, ScheduleConfig
+from roboloop.algos.sac.config import MTSACConfig
+from roboloop.algos.sac.sac import SAC
 from roboloop.core.blueprint import build_policy
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import EnvSpec

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from roboloop.algos.intentions import Intentions
-from roboloop.algos.schedulers import FixedSchedule, HandcraftedSchedule, UniformSchedule, make_scheduler
+from roboloop.algos.guided.intentions import Intentions
+from roboloop.algos.guided.schedulers import FixedSchedule, HandcraftedSchedule, UniformSchedule, make_scheduler
 from roboloop.core.errors import ConfigError
 
 TASKS = ("place", "reach", "grasp")

@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from roboloop.algos.adam import FlatAdam
-from roboloop.algos.losses import (
+from roboloop.algos.learner.adam import FlatAdam
+from roboloop.algos.sac.losses import (
     actor_loss,
     actor_loss_gradient,
     critic_loss,
@@ -16,7 +16,7 @@ from roboloop.algos.losses import (
     td_target,
     temperature_gradient,
 )
-from roboloop.algos.temperature import FixedTemperature, LearnedTemperature
+from roboloop.algos.sac.temperature import FixedTemperature, LearnedTemperature
 
 
 def test_truncation_bootstraps_and_termination_does_not() -> None:

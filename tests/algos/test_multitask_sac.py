@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from roboloop.algos.losses import actor_loss, actor_loss_gradient, task_weights, td_target
-from roboloop.algos.multitask import TaskScale
 from roboloop.algos.policy import ActorPolicy
-from roboloop.algos.sac import SAC
-from roboloop.algos.sac_config import MTSACConfig, SACConfig
-from roboloop.algos.temperature import LearnedTemperature
+from roboloop.algos.sac.config import MTSACConfig, SACConfig
+from roboloop.algos.sac.losses import actor_loss, actor_loss_gradient, task_weights, td_target
+from roboloop.algos.sac.multitask import TaskScale
+from roboloop.algos.sac.sac import SAC
+from roboloop.algos.sac.temperature import LearnedTemperature
 from roboloop.core.blueprint import build_policy
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Batch, EnvSpec

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from roboloop.algos.pick import PickAndPlace, Placing, make_pick, policy_of_picks
-from roboloop.algos.pick_config import PickConfig
-from roboloop.algos.pick_policy import Habit, PickPolicy, RandomPicks, among_best
-from roboloop.algos.picks import PickLayout
+from roboloop.algos.pick.config import PickConfig
+from roboloop.algos.pick.pick import PickAndPlace, Placing, make_pick, policy_of_picks
+from roboloop.algos.pick.picks import PickLayout
+from roboloop.algos.pick.policy import Habit, PickPolicy, RandomPicks, among_best
 from roboloop.algos.policy import ActorPolicy
-from roboloop.algos.sac import SAC
-from roboloop.algos.sac_config import SACConfig
+from roboloop.algos.sac.config import SACConfig
+from roboloop.algos.sac.sac import SAC
 from roboloop.core.blueprint import build_policy
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, Batch, EnvSpec, PortablePolicy

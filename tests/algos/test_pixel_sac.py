@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from roboloop.algos.policy import ActorPolicy, UniformPolicy
-from roboloop.algos.sac import SAC
-from roboloop.algos.sac_config import MTSACConfig, SACConfig
+from roboloop.algos.sac.config import MTSACConfig, SACConfig
+from roboloop.algos.sac.sac import SAC
 from roboloop.core.blueprint import build_policy
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, Batch, EnvSpec

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from roboloop.algos.policy import ActorPolicy, UniformPolicy
-from roboloop.algos.ppo import PPO
-from roboloop.algos.ppo_config import PPOConfig
-from roboloop.algos.sac import SAC
-from roboloop.algos.sac_config import SACConfig
+from roboloop.algos.ppo.config import PPOConfig
+from roboloop.algos.ppo.ppo import PPO
+from roboloop.algos.sac.config import SACConfig
+from roboloop.algos.sac.sac import SAC
 from roboloop.core.state import spec_from_data, spec_to_data
 from roboloop.core.types import Decision, EnvSpec, PortablePolicy
 from tests.algos.test_sac import SPEC, batches

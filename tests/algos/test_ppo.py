@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from roboloop.algos.ppo import PPO
-from roboloop.algos.ppo_config import PPOConfig
-from roboloop.algos.ppo_policy import PPOPolicy
-from roboloop.algos.ppo_shard import FACTS, PPOShard
-from roboloop.algos.returns import ends_of, gae, vtrace
+from roboloop.algos.ppo.config import PPOConfig
+from roboloop.algos.ppo.policy import PPOPolicy
+from roboloop.algos.ppo.ppo import PPO
+from roboloop.algos.ppo.returns import ends_of, gae, vtrace
+from roboloop.algos.ppo.shard import FACTS, PPOShard
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.types import EnvSpec, Rollout
 from tests.algos.test_sac import assert_same_bits

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roboloop.algos.ppo import PPO
-from roboloop.algos.ppo_config import PPOConfig
+from roboloop.algos.ppo.config import PPOConfig
+from roboloop.algos.ppo.ppo import PPO
 from tests.algos.toys import Aim, Look, Match, Player, Recall, World
 
 FAST = {"hidden": (32,), "rollout_steps": 16, "minibatches": 2, "epochs": 4, "lr": 5e-3, "processes": 1, "gamma": 0.9}

@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from roboloop.algos.learning_rate import LEAST_LR, MOST_LR, make_learning_rate
-from roboloop.algos.ppo_config import PPOConfig
-from roboloop.algos.ppo_losses import (
+from roboloop.algos.learner.learning_rate import LEAST_LR, MOST_LR, make_learning_rate
+from roboloop.algos.ppo.config import PPOConfig
+from roboloop.algos.ppo.losses import (
     MAX_LOG_RATIO,
     advantage_sums,
     log_ratio_of,

@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from roboloop.algos.adversarial_losses import EpisodeCounts
-from roboloop.algos.discriminator import Discriminator, Steps
-from roboloop.algos.discriminator_config import DiscriminatorConfig
 from roboloop.algos.frozen import freeze
-from roboloop.algos.ppo import PPO
-from roboloop.algos.ppo_config import PPOConfig
-from roboloop.algos.refine import Refine, TargetScore, make_refine
-from roboloop.algos.refine_config import RefineConfig
+from roboloop.algos.gail.discriminator import Discriminator, Steps
+from roboloop.algos.gail.discriminator_config import DiscriminatorConfig
+from roboloop.algos.gail.losses import EpisodeCounts
+from roboloop.algos.ppo.config import PPOConfig
+from roboloop.algos.ppo.ppo import PPO
+from roboloop.algos.simgan.refine import Refine, TargetScore, make_refine
+from roboloop.algos.simgan.refine_config import RefineConfig
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import EnvSpec, Rollout
 from roboloop.envs.frozen import FrozenPolicy

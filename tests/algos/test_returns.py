@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from roboloop.algos.returns import Ends, ends_of, gae, vtrace
+from roboloop.algos.ppo.returns import Ends, ends_of, gae, vtrace
 from roboloop.core.types import Array, EpisodeEnd, Rollout
 
 

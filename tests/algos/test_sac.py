@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from roboloop.algos.learner.shards import stretch
 from roboloop.algos.policy import ActorPolicy, UniformPolicy
-from roboloop.algos.sac import SAC
-from roboloop.algos.sac_config import SACConfig
-from roboloop.algos.sac_shard import SACShard
-from roboloop.algos.shards import stretch
+from roboloop.algos.sac.config import SACConfig
+from roboloop.algos.sac.sac import SAC
+from roboloop.algos.sac.shard import SACShard
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.types import Array, Batch, EnvSpec, Policy, State
 

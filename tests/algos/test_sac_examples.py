@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from roboloop.algos.objectives import ExampleTerms
-from roboloop.algos.sac import SAC
-from roboloop.algos.sac_config import MTSACConfig
+from roboloop.algos.sac.config import MTSACConfig
+from roboloop.algos.sac.objectives import ExampleTerms
+from roboloop.algos.sac.sac import SAC
 from roboloop.core.types import Batch
 from tests.algos.test_multitask_sac import SMALL, SPEC, K, batches
 from tests.algos.test_sac import assert_same_bits

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from roboloop.algos.schedulers import (
+from roboloop.algos.guided.schedulers import (
     AfterConfig,
     ConditionalSchedule,
     FixedSchedule,

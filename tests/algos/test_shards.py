@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from roboloop.algos.sac import SAC
-from roboloop.algos.sac_config import SACConfig
-from roboloop.algos.shards import HelperDied, usable_processes
+from roboloop.algos.learner.shards import HelperDied, usable_processes
+from roboloop.algos.sac.config import SACConfig
+from roboloop.algos.sac.sac import SAC
 from tests.algos.test_sac import SPEC, assert_same_bits, batches
 
 CFG = SACConfig(hidden=(48, 48), batch_size=32, processes=2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from roboloop.algos.transition_windows import Identified, RobotColumns, TransitionWitness, WindowShape
+from roboloop.algos.simgan.transition_windows import Identified, RobotColumns, TransitionWitness, WindowShape
 from roboloop.core.errors import ConfigError
 from roboloop.core.state import join, split
 from roboloop.core.types import Array, EnvSpec, EpisodeEnd, Rollout

@@ -18,7 +18,7 @@ import pytest
 from roboloop.core.types import Array
 from roboloop.envs import EnvConfig, make
 from roboloop.envs.check import check_env, check_seeding, check_spaces
-from roboloop.envs.doom_tasks import SCENARIOS, Delta, Rise, either, turning
+from roboloop.envs.doom.scenarios import SCENARIOS, Delta, Rise, either, turning
 from roboloop.envs.env import SimulatorDied
 
 pytest.importorskip("vizdoom")

@@ -17,7 +17,7 @@ installed = pytest.mark.skipif(importlib.util.find_spec("envpool") is None, reas
 
 
 def test_without_envpool_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "roboloop.envs.envpool", raising=False)
+    monkeypatch.delitem(sys.modules, "roboloop.envs.envpool.world", raising=False)
     monkeypatch.setitem(sys.modules, "envpool", None)
     with pytest.raises(MissingExtra, match=r"pip install 'roboloop\[envpool\]'"):
         make(EnvConfig(id="envpool/gym/HalfCheetah-v5"))
@@ -47,7 +47,7 @@ def test_the_observations_of_dm_control_become_one_vector() -> None:
 def test_every_task_of_metaworld_and_dm_control_has_a_port() -> None:
     import envpool
 
-    from roboloop.envs.envpool import their_id
+    from roboloop.envs.envpool.world import their_id
 
     known = set(envpool.list_all_envs())
     assert {their_id(f"metaworld/{task}") for task in METAWORLD} <= known

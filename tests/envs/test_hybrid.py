@@ -13,8 +13,8 @@ from roboloop.envs import EnvConfig, make
 from roboloop.envs.check import check_env
 from roboloop.envs.config import HybridConfig
 from roboloop.envs.frozen import FrozenPolicy, Layers
-from roboloop.envs.hopper import HopperTask
 from roboloop.envs.legged.config import LeggedConfig
+from roboloop.envs.legged.hopper import HopperTask
 from roboloop.envs.legged.suite import make_world
 
 pytest.importorskip("pybullet")

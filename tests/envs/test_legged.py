@@ -9,9 +9,9 @@ from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array
 from roboloop.envs import EnvConfig, make, names
 from roboloop.envs.check import check_env
-from roboloop.envs.hopper import CONTACT, MODEL, VARIANTS, HopperTask
 from roboloop.envs.legged.config import LeggedConfig
 from roboloop.envs.legged.engine import Contact, Engine, make_engine
+from roboloop.envs.legged.hopper import CONTACT, MODEL, VARIANTS, HopperTask
 from roboloop.envs.legged.model import (
     SUBSTEP_S,
     Joint,

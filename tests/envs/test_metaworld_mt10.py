@@ -7,8 +7,8 @@ import pytest
 
 from roboloop.core.types import Array
 from roboloop.envs import EnvConfig, make, scripted_policy
-from roboloop.envs.metaworld_lean import both, near, near_gaussian, quaternion
-from roboloop.envs.metaworld_mt10 import LEAN
+from roboloop.envs.metaworld.lean import both, near, near_gaussian, quaternion
+from roboloop.envs.metaworld.mt10 import LEAN
 from roboloop.envs.names import MT10
 from tests.envs.test_metaworld import expert_action, original, reset_original
 

@@ -16,7 +16,7 @@ from roboloop.envs.panda import tasks
 from roboloop.envs.panda.config import FaultPlan, PandaConfig
 from roboloop.envs.panda.features import features
 from roboloop.envs.panda.rig import RigEnv, push_distances_m
-from roboloop.envs.robot import (
+from roboloop.envs.panda.robot import (
     BadReading,
     CameraStale,
     Command,

@@ -12,7 +12,7 @@ from roboloop.envs import EnvConfig
 from roboloop.envs.panda import suite, tasks
 from roboloop.envs.panda.features import features
 from roboloop.envs.panda.rig import RigEnv
-from roboloop.envs.robot import (
+from roboloop.envs.panda.robot import (
     Command,
     ControllerStopped,
     DriverDied,

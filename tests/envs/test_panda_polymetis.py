@@ -17,7 +17,7 @@ from roboloop.core.types import Array
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.panda import suite, tasks
 from roboloop.envs.panda.polymetis import Address, PolymetisPanda
-from roboloop.envs.robot import Command, ConnectionCut, ControllerStopped
+from roboloop.envs.panda.robot import Command, ConnectionCut, ControllerStopped
 
 
 class RobotInterface:

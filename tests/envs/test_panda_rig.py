@@ -26,8 +26,8 @@ from roboloop.envs import EnvConfig, make
 from roboloop.envs.panda.admission import token_path
 from roboloop.envs.panda.client import ProcessPanda
 from roboloop.envs.panda.config import FaultPlan, PandaConfig
+from roboloop.envs.panda.robot import Command, ConnectionCut, DriverDied
 from roboloop.envs.registry import knock
-from roboloop.envs.robot import Command, ConnectionCut, DriverDied
 from tests.own import listening
 from tests.rigs import PATIENCE_S, Standing, first_fault
 

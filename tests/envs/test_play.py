@@ -9,8 +9,8 @@ from roboloop.core.errors import ConfigError
 from roboloop.envs import EnvConfig, auxiliary_tasks, make, names, scripted_policy
 from roboloop.envs.check import check_env, check_tasks
 from roboloop.envs.env import EpisodeEnv
-from roboloop.envs.play import FALL, SPEED
-from roboloop.envs.play_tasks import CLOSED, HOLDING, OPEN, PERCH_STAND, PLATE_Y, SHELF_STAND, SHELF_X, STAND_Y, Scene
+from roboloop.envs.play.tasks import CLOSED, HOLDING, OPEN, PERCH_STAND, PLATE_Y, SHELF_STAND, SHELF_X, STAND_Y, Scene
+from roboloop.envs.play.world import FALL, SPEED
 
 
 def play(task: str = "place", scene: Scene | None = None) -> EpisodeEnv:

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from roboloop.envs.hopper import MODEL, HopperTask
 from roboloop.envs.legged.clearance import lowest_m, raised
 from roboloop.envs.legged.config import LeggedConfig
+from roboloop.envs.legged.hopper import MODEL, HopperTask
 from roboloop.envs.legged.model import Shape
 from roboloop.envs.legged.prediction import (
     Pose,
@@ -20,8 +20,8 @@ from roboloop.envs.legged.prediction import (
     standstill,
     starts,
 )
+from roboloop.envs.legged.quadruped import LaikagoTask
 from roboloop.envs.legged.suite import make_world
-from roboloop.envs.quadruped import LaikagoTask
 
 QUIET = LeggedConfig(obs_noise=0, action_noise=0)
 DX = 5

@@ -14,10 +14,10 @@ from roboloop.envs.check import check_env
 from roboloop.envs.legged.config import LeggedConfig
 from roboloop.envs.legged.engine import Engine, make_engine
 from roboloop.envs.legged.model import from_quaternion, from_rpy
+from roboloop.envs.legged.quadruped import A1Task, LaikagoTask, QuadrupedTask, roll_pitch_yaw
 from roboloop.envs.legged.quadrupeds import Mass, box_inertia, joined
 from roboloop.envs.legged.suite import find_robot, make_world
 from roboloop.envs.legged.world import Frame
-from roboloop.envs.quadruped import A1Task, LaikagoTask, QuadrupedTask, roll_pitch_yaw
 
 PACKAGES = {"bullet": "pybullet", "dart": "dartpy", "mujoco": "mujoco"}
 QUIET = LeggedConfig(obs_noise=0.0, action_noise=0.0)

@@ -10,7 +10,7 @@ import pytest
 
 from roboloop.core.errors import ConfigError, MissingExtra
 from roboloop.envs import EnvConfig, known_ids, make, registry, task_name
-from roboloop.envs.doom_tasks import SCENARIOS
+from roboloop.envs.doom.scenarios import SCENARIOS
 from roboloop.envs.headless import prefer_egl
 from roboloop.envs.names import DMC, DOOM, GYM, METAWORLD, MT10
 
@@ -122,7 +122,7 @@ def forget(monkeypatch: pytest.MonkeyPatch, package: str, *importers: str) -> No
 def test_a_missing_simulator_names_the_extra_to_install(
     monkeypatch: pytest.MonkeyPatch, package: str, env_id: str, extra: str
 ) -> None:
-    importers = ["roboloop.envs.doom", "roboloop.envs.atari"]
+    importers = ["roboloop.envs.doom.world", "roboloop.envs.gym.atari"]
     importers += [m for m in sys.modules if m.startswith(("gymnasium.envs.box2d", "roboloop.envs.panda."))]
     forget(monkeypatch, package, *importers)
     if package == "cv2":

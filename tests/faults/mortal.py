@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from roboloop.algos import shard_helper
-from roboloop.algos.shards import Shard, ShardPool
+from roboloop.algos.learner import shard_helper
+from roboloop.algos.learner.shards import Shard, ShardPool
 from roboloop.core.wire import Channel
 
 

@@ -25,8 +25,8 @@ from roboloop.envs.panda.admission import token_path
 from roboloop.envs.panda.client import ProcessPanda
 from roboloop.envs.panda.config import PandaConfig
 from roboloop.envs.panda.link import LONGEST, Garbled, Unpacker, command_to_data, pack, reading_to_data
+from roboloop.envs.panda.robot import Command, Reading, RobotFault
 from roboloop.envs.registry import knock
-from roboloop.envs.robot import Command, Reading, RobotFault
 from tests.rigs import Standing, first_fault
 
 pytestmark = pytest.mark.skipif(find_spec("pybullet_data") is None, reason="the extra panda is not installed")

@@ -21,7 +21,7 @@ from roboloop.envs import EnvConfig, make, scripted_policy
 from roboloop.envs.panda.config import FaultPlan, PandaConfig
 from roboloop.envs.panda.link import LONGEST, Garbled, Unpacker, command_from_data, command_to_data, pack
 from roboloop.envs.panda.rig import RigEnv
-from roboloop.envs.robot import Command, ConnectionCut, ControllerStopped, DriverDied
+from roboloop.envs.panda.robot import Command, ConnectionCut, ControllerStopped, DriverDied
 from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.group import GroupPlan
 from roboloop.sample.serial import SerialSampler

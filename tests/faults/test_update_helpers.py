@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from roboloop.algos import shards
-from roboloop.algos.sac import SAC
-from roboloop.algos.shards import HelperDied, ShardPool
-from roboloop.algos.undo import Undo
+from roboloop.algos.learner import shards
+from roboloop.algos.learner.shards import HelperDied, ShardPool
+from roboloop.algos.learner.undo import Undo
+from roboloop.algos.sac.sac import SAC
 from roboloop.core.types import Algorithm, Metrics
 from tests.algos import (
     test_imitation,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from roboloop.algos.pick import make_pick
-from roboloop.algos.pick_config import PickConfig
-from roboloop.algos.pick_policy import RandomPicks
+from roboloop.algos.pick.config import PickConfig
+from roboloop.algos.pick.pick import make_pick
+from roboloop.algos.pick.policy import RandomPicks
 from roboloop.core.config import override
 from roboloop.data.replay import Replay
 from roboloop.envs.config import EnvConfig

@@ -3,8 +3,8 @@
 import pytest
 
 from roboloop.algos.policy import UniformPolicy
-from roboloop.algos.sac import SAC
-from roboloop.algos.sac_config import SACConfig
+from roboloop.algos.sac.config import SACConfig
+from roboloop.algos.sac.sac import SAC
 from roboloop.data.replay import Replay
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.registry import make

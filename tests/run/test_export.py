@@ -17,10 +17,10 @@ pytest.importorskip("onnxruntime")
 from roboloop import cli  # noqa: E402
 from roboloop.algos import graph  # noqa: E402
 from roboloop.algos.policy import UniformPolicy, in_bounds  # noqa: E402
-from roboloop.algos.ppo import PPO  # noqa: E402
-from roboloop.algos.ppo_config import PPOConfig  # noqa: E402
-from roboloop.algos.sac import SAC  # noqa: E402
-from roboloop.algos.sac_config import SACConfig  # noqa: E402
+from roboloop.algos.ppo.config import PPOConfig  # noqa: E402
+from roboloop.algos.ppo.ppo import PPO  # noqa: E402
+from roboloop.algos.sac.config import SACConfig  # noqa: E402
+from roboloop.algos.sac.sac import SAC  # noqa: E402
 from roboloop.core.errors import ConfigError  # noqa: E402
 from roboloop.core.types import Array, EnvSpec, PortablePolicy  # noqa: E402
 from roboloop.run.export import PARITY_LIMIT, OnnxPolicy  # noqa: E402

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from roboloop.core.errors import ConfigError
-from roboloop.envs.hopper import HopperTask
+from roboloop.envs.legged.hopper import HopperTask
 from roboloop.envs.legged.match import FACTS, match
 from roboloop.run.envs import envs
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import pytest
 
-from roboloop.algos.sac import SAC as SAC_ALGORITHM
+from roboloop.algos.sac.sac import SAC as SAC_ALGORITHM
 from roboloop.core.config import override
 from roboloop.run.background import BackgroundEvaluator
 from roboloop.run.rundir import RunDir

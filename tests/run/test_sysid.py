@@ -16,7 +16,7 @@ from roboloop.data.experts import split
 from roboloop.envs import EnvConfig, make
 from roboloop.envs.config import HybridConfig
 from roboloop.envs.frozen import FrozenPolicy
-from roboloop.envs.hopper import HopperTask
+from roboloop.envs.legged.hopper import HopperTask
 from roboloop.run.sysid import Generation, constant, huber_loss, search
 
 QUIET = "--env.legged.obs-noise 0 --env.legged.action-noise 0".split()

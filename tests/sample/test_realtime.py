@@ -17,8 +17,8 @@ from roboloop.data.rollouts import COLUMNS
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import Outcome
 from roboloop.envs.panda.config import FaultPlan, PandaConfig
+from roboloop.envs.panda.robot import Overrun
 from roboloop.envs.registry import make
-from roboloop.envs.robot import Overrun
 from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.config import SampleConfig
 from roboloop.sample.group import plans

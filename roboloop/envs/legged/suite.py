@@ -18,9 +18,9 @@ from roboloop.envs.legged.world import HORIZON, LeggedTask, LeggedWorld
 from roboloop.envs.names import LEGGED_ENGINES
 
 ROBOTS = {
-    "hopper": "roboloop.envs.hopper:HopperTask",
-    "laikago": "roboloop.envs.quadruped:LaikagoTask",
-    "a1": "roboloop.envs.quadruped:A1Task",
+    "hopper": "roboloop.envs.legged.hopper:HopperTask",
+    "laikago": "roboloop.envs.legged.quadruped:LaikagoTask",
+    "a1": "roboloop.envs.legged.quadruped:A1Task",
 }
 """Robot -> ``module:class`` of its task."""
 

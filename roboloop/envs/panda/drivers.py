@@ -13,7 +13,7 @@ from roboloop.core.errors import ConfigError, DataError
 from roboloop.envs.panda.admission import read_token, token_path
 from roboloop.envs.panda.config import PandaConfig
 from roboloop.envs.panda.link import HOST, LONGEST, Garbled, Unpacker, pack, shown, whole_number
-from roboloop.envs.robot import ConnectionCut, DriverDied, RobotFault
+from roboloop.envs.panda.robot import ConnectionCut, DriverDied, RobotFault
 
 ANSWER_S = 5.0
 """Patience with what is answered, such as the start of the controller."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from roboloop.envs.panda.robot import Feature, Features
 from roboloop.envs.panda.tasks import OPEN_WIDTH_M, PandaTask
-from roboloop.envs.robot import Feature, Features
 
 JOINT_LOW_RAD = (-2.8973, -1.7628, -2.8973, -3.0718, -2.8973, -0.0175, -2.8973)
 JOINT_HIGH_RAD = (2.8973, 1.7628, 2.8973, -0.0698, 2.8973, 3.7525, 2.8973)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from roboloop.envs.panda.robot import BadReading, CameraStale, ControllerStopped, DriverDied, LimitHit, Reading
 from roboloop.envs.panda.tasks import SOFT_MARGIN_M, Box
-from roboloop.envs.robot import BadReading, CameraStale, ControllerStopped, DriverDied, LimitHit, Reading
 
 ARM_STALE_S = 0.5
 """A driver that has said nothing for so long is taken for dead."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from roboloop.core.types import Array
 from roboloop.core.wire import decode, encode
-from roboloop.envs.robot import Command, Reading
+from roboloop.envs.panda.robot import Command, Reading
 
 HOST = "127.0.0.1"
 """Drivers listen to this machine only."""

@@ -19,8 +19,8 @@ import numpy as np
 from roboloop.core.errors import MissingExtra
 from roboloop.core.types import Array
 from roboloop.envs.panda.features import features
+from roboloop.envs.panda.robot import Command, ConnectionCut, ControllerStopped, Reading, Robot, RobotFault
 from roboloop.envs.panda.tasks import GAINS, OPEN_WIDTH_M, PandaTask
-from roboloop.envs.robot import Command, ConnectionCut, ControllerStopped, Reading, Robot, RobotFault
 
 Camera = Callable[[], tuple[float, Array]]
 POLL_S = 0.01

@@ -8,8 +8,8 @@ import numpy as np
 
 from roboloop.core.types import Array
 from roboloop.envs.panda.health import check
+from roboloop.envs.panda.robot import Command, Reading, Robot, RobotFault
 from roboloop.envs.panda.tasks import CLEAR_Z_M, DOWN, HOME_RAD, OPEN_WIDTH_M, REOPENED_M, PandaTask
-from roboloop.envs.robot import Command, Reading, Robot, RobotFault
 
 PERIOD_S = 0.05
 SPEED_M_S = 0.25

@@ -14,6 +14,16 @@ from roboloop.envs.panda.config import PandaConfig
 from roboloop.envs.panda.control import Carrot, HoldTimer
 from roboloop.envs.panda.health import check
 from roboloop.envs.panda.reset import Reset, opened_m
+from roboloop.envs.panda.robot import (
+    BadAction,
+    Command,
+    ConnectionCut,
+    ControllerStopped,
+    DriverDied,
+    Reading,
+    Robot,
+    RobotFault,
+)
 from roboloop.envs.panda.tasks import (
     AXES,
     DOWN,
@@ -24,16 +34,6 @@ from roboloop.envs.panda.tasks import (
     draw,
     part_sizes,
     push_distances_m,
-)
-from roboloop.envs.robot import (
-    BadAction,
-    Command,
-    ConnectionCut,
-    ControllerStopped,
-    DriverDied,
-    Reading,
-    Robot,
-    RobotFault,
 )
 
 FRESH_S = 0.15

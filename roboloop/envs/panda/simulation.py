@@ -14,8 +14,8 @@ from roboloop.envs.headless import renderer
 from roboloop.envs.panda.config import FaultPlan
 from roboloop.envs.panda.kinematics import Kinematics, site_pose
 from roboloop.envs.panda.model import ARM_JOINTS, EE, FINGER_JOINTS, FINGER_M, GOAL, TARGET, build
+from roboloop.envs.panda.robot import Command, Reading, StopKind
 from roboloop.envs.panda.tasks import CAMERA_HZ, CAMERA_LATENCY_S, FINGER_SPEED_M_S, HOME_RAD, RATE_HZ, PandaTask, draw
-from roboloop.envs.robot import Command, Reading, StopKind
 
 STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 NO_ACTUATION = mujoco.mjtDisableBit.mjDSBL_ACTUATION.value

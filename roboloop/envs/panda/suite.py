@@ -13,7 +13,7 @@ from roboloop.envs.panda import tasks
 from roboloop.envs.panda.auxiliary import PandaTasks
 from roboloop.envs.panda.config import PandaConfig
 from roboloop.envs.panda.rig import Rig, RigEnv
-from roboloop.envs.robot import Robot
+from roboloop.envs.panda.robot import Robot
 
 
 def make_robot(task: tasks.PandaTask, cfg: PandaConfig) -> Robot:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from roboloop.core.types import Array, State
 from roboloop.envs.panda.config import FaultPlan
 from roboloop.envs.panda.features import features
+from roboloop.envs.panda.robot import Command, Reading, Robot
 from roboloop.envs.panda.simulation import PandaSimulation
 from roboloop.envs.panda.tasks import RATE_HZ, PandaTask
-from roboloop.envs.robot import Command, Reading, Robot
 
 
 class VirtualPanda(Robot):

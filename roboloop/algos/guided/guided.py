@@ -1,0 +1,144 @@
+"""Guided play: soft actor-critic for K tasks of one environment, taught by somebody else than its rewards.
+
+Taught by a discriminator, one task is DAC (arXiv:1809.02925) and several are LfGP (arXiv:2301.00051); by formulas of
+the tasks' rewards it is SAC-X (arXiv:1802.10567), by examples of success VPACE, SQIL or RCE.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+
+from roboloop.algos.gail.discriminator import Discriminator
+from roboloop.algos.gail.losses import EpisodeCounts
+from roboloop.algos.guided.config import AdversarialSettings, ExampleSettings, GuidedSettings, IntentionSettings
+from roboloop.algos.guided.intention_policy import IntentionPolicy, as_set, showing_task
+from roboloop.algos.guided.teachers import DiscriminatorReward, EnvReward, ExampleReward, Formula, Payer, Teacher
+from roboloop.algos.policy import ActorPolicy
+from roboloop.algos.sac.objectives import NO_EXAMPLES, ExampleTerms
+from roboloop.algos.sac.sac import SAC, refuse_what_only_ppo_takes
+from roboloop.core.errors import ConfigError
+from roboloop.core.types import Array, Batch, BatchSpec, EnvSpec, Metrics, Rollout, State
+from roboloop.data.experts import ExpertBuffer
+from roboloop.nets.observations import Fields
+
+Newest = Callable[[int, int], Batch]
+"""Returns the last so many steps of an environment's last episode."""
+
+
+class GuidedPlay:
+    """The Algorithm: ``update`` asks the teacher what a batch is worth to each task, and has SAC learn from that."""
+
+    def __init__(self, rl: SAC, teacher: Teacher, policy: ActorPolicy | IntentionPolicy) -> None:
+        self._rl, self._teacher, self.policy = rl, teacher, policy
+        self._is_set = isinstance(policy, IntentionPolicy)
+        self.num_updates = 0
+        self.progress = 0.0
+
+    @property
+    def needs(self) -> BatchSpec:
+        """What SAC needs, for one task: each transition is learned from by all."""
+        return self._rl.needs._replace(size=self._teacher.num_rows, num_tasks=1)
+
+    def update(self, batch: Batch) -> Metrics:
+        """Have the batch taught, and learn from it."""
+        lesson, metrics = self._teacher.lesson(batch)
+        self._rl.progress = self.progress
+        learned = self._rl.update(self._rows(lesson), self._teacher.value_caps)
+        self._teacher.on_episode_end(learned)
+        self.num_updates = self._rl.num_updates
+        return {**learned, **metrics}
+
+    def _rows(self, lesson: Batch) -> Batch:
+        """Return ``[K, n, ...]`` as the rows of a batch that lies task by task."""
+        num_tasks, n = lesson.reward.shape
+
+        def shown(obs: Array) -> Array:
+            flat = obs.reshape(num_tasks, n, -1)
+            return showing_task(flat, np.repeat(np.arange(num_tasks), n).reshape(num_tasks, n), num_tasks)
+
+        if self._is_set:
+            lesson = lesson._replace(obs=shown(lesson.obs), next_obs=shown(lesson.next_obs))
+        return Batch(*(column.reshape(num_tasks * n, *column.shape[2:]) for column in lesson))
+
+    def on_episode_end(self, rollout: Rollout, newest: Newest) -> list[Metrics]:
+        """Tell a scheduler that learns what was chosen in episodes that ended, and what it brought the main task.
+
+        Returned are the shares of each episode in which each task acted.
+        """
+        shares: list[Metrics] = []
+        if not isinstance(self.policy, IntentionPolicy):
+            return shares
+        intentions, scheduler = self.policy.intentions, self.policy.scheduler
+        for end in rollout.episodes:
+            # as it was before the last step: a choice that was made for that step alone is not judged
+            memory = rollout.memory[end.env - rollout.first_env]
+            choices = intentions.choices(memory)
+            if end.lost or not choices:
+                continue
+            shares.append({f"choice/{task}": share for task, share in self.policy.shares(memory).items()})
+            if scheduler.learns and isinstance(self._teacher, Payer):
+                steps = newest(end.env, intentions.steps(memory) + 1)
+                scheduler.tell(choices, self._teacher.rewards(steps)[0])
+        return shares
+
+    def state(self) -> State:
+        """Return everything the next update depends on; the policy is where SAC's is."""
+        scheduler = self.policy.scheduler.state() if isinstance(self.policy, IntentionPolicy) else {}
+        return {**self._rl.state(), "teacher": self._teacher.state(), "scheduler": scheduler}
+
+    def load(self, state: State) -> None:
+        """Restore what ``state`` returned."""
+        self._rl.load(state)
+        self._teacher.load(state["teacher"])
+        if isinstance(self.policy, IntentionPolicy):
+            self.policy.scheduler.load(state["scheduler"])
+        self.num_updates = self._rl.num_updates
+
+    def messages(self) -> list[str]:
+        """Return what happened to helper processes, one line each."""
+        return self._rl.messages()
+
+    def close(self) -> None:
+        """Stop SAC's helper processes."""
+        self._rl.close()
+
+
+def make_guided(
+    cfg: GuidedSettings,
+    spec: EnvSpec,
+    tasks: tuple[str, ...],
+    told_by: ExpertBuffer | Formula,
+    seed: int,
+    device: str = "cpu",
+) -> GuidedPlay:
+    """Return the algorithm of a config for some of an environment's tasks, the main one first."""
+    refuse_what_only_ppo_takes(spec)
+    if Fields.of(spec, 1).pictures:
+        raise ConfigError("guided play learns from vectors, not from pictures")
+    teacher = make_teacher(cfg, spec, tasks, told_by, seed)
+    if not isinstance(cfg, IntentionSettings):
+        rl = SAC(cfg.sac, spec, 1, seed, device)
+        return GuidedPlay(rl, teacher, rl.policy)
+    terms = NO_EXAMPLES
+    if isinstance(cfg, ExampleSettings):
+        terms = ExampleTerms(cfg.num_examples // cfg.sac.shards, cfg.loss, cfg.penalty)
+    sac = dataclasses.replace(cfg.sac, batch_size=len(tasks) * cfg.batch_size)
+    rl = SAC(sac, as_set(spec, tasks), 1, seed, device, terms)
+    return GuidedPlay(rl, teacher, IntentionPolicy(rl.policy, cfg.schedule, tasks, spec.max_episode_steps, seed))
+
+
+def make_teacher(
+    cfg: GuidedSettings, spec: EnvSpec, tasks: tuple[str, ...], told_by: ExpertBuffer | Formula, seed: int
+) -> Teacher:
+    """Return who teaches."""
+    if not isinstance(told_by, ExpertBuffer):
+        return EnvReward(tasks, told_by, cfg.batch_size)
+    if isinstance(cfg, ExampleSettings):
+        return ExampleReward(cfg, tasks, told_by, seed)
+    assert isinstance(cfg, AdversarialSettings)
+    lives = EpisodeCounts(told_by.num_steps, told_by.num_ends)
+    judge = Discriminator(cfg.discriminator, spec, lives, cfg.sac.gamma, seed, tasks=tasks)
+    return DiscriminatorReward(cfg, tasks, judge, told_by)
