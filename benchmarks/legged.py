@@ -61,14 +61,13 @@ class Contender:
 
 def main() -> None:
     from roboloop.core.errors import UserError
-    from roboloop.envs import names
-    from roboloop.envs.legged.suite import ROBOTS
+    from roboloop.envs.legged.suite import ENGINES, ROBOTS, VARIANTS
     from roboloop.track.terminal import table
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--robots", nargs="+", default=list(ROBOTS), choices=list(ROBOTS))
-    parser.add_argument("--engines", nargs="+", default=list(names.LEGGED_ENGINES), choices=names.LEGGED_ENGINES)
-    parser.add_argument("--variants", nargs="*", default=["", *names.LEGGED_VARIANTS], help="an empty one is none")
+    parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES)
+    parser.add_argument("--variants", nargs="*", default=["", *VARIANTS], help="an empty one is none")
     parser.add_argument("--steps", type=int, default=400, help="control steps of a round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path)

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from roboloop.envs.headless import prefer_egl
-from roboloop.envs.names import MT10
+from roboloop.envs.metaworld.suite import MT10
 
 ENVPOOL_BATCH = 8
 

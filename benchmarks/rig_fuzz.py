@@ -38,7 +38,7 @@ import numpy as np
 from roboloop.envs.panda.admission import token_path
 from roboloop.envs.panda.client import ProcessPanda
 from roboloop.envs.panda.config import PandaConfig
-from roboloop.envs.panda.drivers import knock
+from roboloop.envs.panda.drivers import StandingDriver
 from roboloop.envs.panda.guests import KNOWN, STRANGERS
 from roboloop.envs.panda.robot import Command, RobotFault
 
@@ -137,7 +137,7 @@ def lead(rig: Rig, phase: Phase, goes_on: Any) -> None:
             phase.watchdog_ms.append((time.monotonic() - deadline_s) * 1000)
             phase.late_ms = max(phase.late_ms, robot.late_s * 1000)
             asked_s = time.monotonic()
-            knock("reach", rig.config)
+            StandingDriver("reach", rig.config).call().socket.close()
             phase.let_in_s = max(phase.let_in_s, time.monotonic() - asked_s)
 
 

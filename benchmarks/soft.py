@@ -30,11 +30,11 @@ class Contender:
     def __init__(self, task: str, observe: str) -> None:
         import numpy as np
 
-        from roboloop.envs.config import EnvConfig
         from roboloop.envs.registry import make
         from roboloop.envs.soft.config import SoftConfig
+        from roboloop.envs.soft.suite import SoftEnvConfig
 
-        cfg = EnvConfig(id=f"soft/{task}", observe=observe, soft=SoftConfig(pick="given", pool=POOL))
+        cfg = SoftEnvConfig(id=f"soft/{task}", observe=observe, soft=SoftConfig(pick="given", pool=POOL))
         self.name = f"{task}, {observe}"
         self._env, self._rng = make(cfg), np.random.default_rng(0)
         self._world: Any = self._env.world  # type: ignore[attr-defined]

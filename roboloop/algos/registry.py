@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 from roboloop.algos.spec import AlgorithmSpec
@@ -50,7 +51,13 @@ def find(name: str) -> AlgorithmSpec:
     return spec
 
 
-def default_config(name: str) -> Any:
+def default_configs() -> Iterator[tuple[str, Any]]:
+    """Yield the name and the default config section of every algorithm of ours."""
+    for name in ALGORITHMS:
+        yield name, find(name).config()
+
+
+def default_config(name: str, current: Any = None) -> Any:
     """Return the default config section of an algorithm, under the name by which it was asked for."""
     config = find(name).config()
     return config if config.name == name else dataclasses.replace(config, name=name)  # type: ignore[type-var]

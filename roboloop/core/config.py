@@ -8,7 +8,7 @@ import math
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,11 +26,25 @@ INFINITE: dict[str, bool] = {"infinite": True}
 """Metadata of a field that may be infinite."""
 RESOURCE: dict[str, bool] = {"resource": True}
 """Metadata of a field, or of a whole section, that a resumed run may be given anew: it changes no step of training."""
-BY_NAME = "by_name"
-"""Metadata of a section of which there are several kinds: a function from a name to that kind's defaults."""
+BY_NAME, NAMED_BY, KINDS = "by_name", "named_by", "kinds"
+"""Metadata of a section of which there are several kinds: ``find(name, section)`` returns that kind's defaults; the key
+in the section that holds the name (``name`` if it does not say); ``kinds()`` yields name and defaults of each."""
 _SWITCH_WORDS = {False: ("off", "no"), True: ("on", "yes")}
 
 T = TypeVar("T")
+
+
+class UnknownKey(ConfigError):
+    """A key that a section does not have."""
+
+    def __init__(self, message: str, key: str, has_kinds: bool = False) -> None:
+        super().__init__(message)
+        self.key, self.has_kinds = key, has_kinds
+
+
+def tag_flags(config: Any) -> list[str]:
+    """Return the dotted keys that say of which kind a section is."""
+    return [f"{f.name}.{f.metadata.get(NAMED_BY, 'name')}" for f in dataclasses.fields(config) if BY_NAME in f.metadata]
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -52,13 +66,14 @@ def override(config: T, data: Mapping[str, Any], where: str = "") -> T:
     for key, value in data.items():
         path = f"{where}{key}"
         if key not in fields:
-            raise ConfigError(f"unknown config key '{path}'{_nearest_path(path, where, list(fields))}")
+            raise UnknownKey(f"unknown config key '{path}'{_nearest_path(path, where, list(fields))}", path)
         current = getattr(config, key)
         if dataclasses.is_dataclass(current):
             if not isinstance(value, Mapping):
                 raise ConfigError(f"config key '{path}' is a section, not a value: {_shown(value)}")
-            kind = _named(current, fields[key].metadata.get(BY_NAME), hints[key], value, path)
-            changes[key] = override(kind, value, f"{path}.")
+            kind = _named(current, fields[key].metadata, hints[key], value, path)
+            with kinds_hint(fields[key].metadata, kind, f"{path}."):
+                changes[key] = override(kind, value, f"{path}.")
         else:
             changes[key] = _convert(value, hints[key], path)
     changed: T = dataclasses.replace(config, **changes)  # type: ignore[type-var]
@@ -99,16 +114,36 @@ def _shown(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
 
 
-def _named(current: Any, find: Callable[[str], Any] | None, hint: Any, data: Mapping[str, Any], path: str) -> Any:
-    """Return the section that ``data`` asks for by ``name``, with its defaults, where there are several kinds."""
+@contextlib.contextmanager
+def kinds_hint(about: Mapping[str, Any], section: Any, where: str) -> Iterator[None]:
+    """Say of an unknown key of a section which other kinds of that section have it."""
+    try:
+        yield
+    except UnknownKey as error:
+        key = error.key.replace("-", "_")
+        if KINDS not in about or not key.startswith(where) or error.has_kinds:
+            raise
+        first = key.removeprefix(where).partition(".")[0]
+        others = [name for name, kind in about[KINDS]() if any(f.name == first for f in dataclasses.fields(kind))]
+        if not others:
+            raise
+        mine = getattr(section, about.get(NAMED_BY, "name"))
+        raise UnknownKey(
+            f"{error}; {mine} has no {where}{first}, it is for {', '.join(others)}", error.key, True
+        ) from None
+
+
+def _named(current: Any, about: Mapping[str, Any], hint: Any, data: Mapping[str, Any], path: str) -> Any:
+    """Return the section that ``data`` asks for by its name, with its defaults, where there are several kinds."""
+    find, tag = about.get(BY_NAME), about.get(NAMED_BY, "name")
     kinds = {kind.name: kind for kind in typing.get_args(hint) if hasattr(kind, "name")}
-    name = data.get("name", getattr(current, "name", None))
-    if not (kinds or find) or name == current.name:
+    name = data.get(tag, getattr(current, tag, None))
+    if not (kinds or find) or name == getattr(current, tag):
         return current
     if not isinstance(name, str):
-        raise ConfigError(f"config key '{path}.name' must be a name, not {_shown(name)}")
+        raise ConfigError(f"config key '{path}.{tag}' must be a name, not {_shown(name)}")
     if find is not None:
-        return find(name)
+        return find(name, current)
     if name not in kinds:
         known = ", ".join(kinds)
         raise ConfigError(f"config key '{path}.name' must be one of {known}, not {_shown(name)}{nearest(name, kinds)}")

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache, reduce
 from typing import Any, NamedTuple, TypeVar
 
-from roboloop.core.config import check_values, override
+from roboloop.core.config import KINDS, UnknownKey, check_values, kinds_hint, override, tag_flags
 from roboloop.core.errors import ConfigError, nearest
 
 T = TypeVar("T")
@@ -79,9 +79,7 @@ def flag_names(config: Any) -> list[str]:
 def parse_flags(config: T, flags: Sequence[str]) -> T:
     """Return the config with ``--section.key value`` flags applied; a bad flag is one line."""
     given = sorted(_grouped(flags), key=lambda each: not each[0])  # a flag that is wrong says more than a stray word
-    # a section's kind comes first: it says which keys there are
-    for name, words in sorted((g for g in given if g[0].endswith(".name")), key=lambda g: g[0].count(".")):
-        config = override(config, _nested(tuple(name.split(".")), _one(name, words)))
+    config = with_kinds(config, flags)  # they say which keys there are
     known = {key.flag: key for key in keys_of(config)}
     for name, words in given:
         if not name:
@@ -92,9 +90,19 @@ def parse_flags(config: T, flags: Sequence[str]) -> T:
             value = {**current, inner: _plain(_one(name, words))}
             config = override(config, _nested(key.path, value))
             continue
-        key, text = _find(name, words, known)
+        with _kinds_hints(config):
+            key, text = _find(name, words, known)
         config = override(config, _nested(key.path, _read(key, text)))
     check_values(config)
+    return config
+
+
+def with_kinds(config: T, flags: Sequence[str]) -> T:
+    """Return the config with only those flags applied that say of which kind a section is."""
+    tags = tag_flags(config)
+    kinds = [(name, words) for name, words in _grouped(flags) if name in tags or name.endswith(".name")]
+    for name, words in sorted(kinds, key=lambda given: given[0].count(".")):
+        config = override(config, _nested(tuple(name.split(".")), _one(name, words)))
     return config
 
 
@@ -135,7 +143,16 @@ def _find(name: str, words: list[str], known: dict[str, Key]) -> tuple[Key, list
     switch = f"{section}{dot}{last.removeprefix('no-')}" if last.startswith("no-") else name.removeprefix("no-")
     if switch != name and switch in known and known[switch].hint is bool and not words:
         return known[switch], ["false"]
-    raise ConfigError(f"unknown option --{name}{hint_for(name, list(known))}")
+    raise UnknownKey(f"unknown option --{name}{hint_for(name, list(known))}", name)
+
+
+@contextlib.contextmanager
+def _kinds_hints(config: Any) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for field in dataclasses.fields(config):
+            if KINDS in field.metadata:
+                stack.enter_context(kinds_hint(field.metadata, getattr(config, field.name), f"{field.name}."))
+        yield
 
 
 def _free_key(name: str, known: dict[str, Key]) -> tuple[Key, str] | None:

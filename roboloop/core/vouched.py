@@ -23,7 +23,8 @@ class Vouched:
     def take(self, args: Sequence[str]) -> list[str]:
         """Return the words of a command without ``--trust``, and remember them."""
         self._everything = FLAG in args
-        self._words = {part for word in args for part in (word, word.partition("=")[2]) if part}
+        typed = {part for word in args for part in (word, word.partition("=")[2]) if part}
+        self._words = typed | {word.partition("/")[0] for word in typed}  # module:suite/task
         return [word for word in args if word != FLAG]
 
     def add(self, words: Iterable[str]) -> None:

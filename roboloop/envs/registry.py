@@ -3,123 +3,130 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
+from roboloop.core.config import KINDS, NAMED_BY, kinds_hint, override
 from roboloop.core.errors import ConfigError, nearest, needs_extra
+from roboloop.core.resolve import entry_points, load_named, resolve
 from roboloop.core.stop import StopRequest
 from roboloop.core.tasks import task_index
 from roboloop.core.types import Env, EnvSpec, PortablePolicy
-from roboloop.envs import names
-from roboloop.envs.auxiliary import Aimed, AuxiliaryTasks
+from roboloop.core.vouched import check_code, vouched
+from roboloop.envs.auxiliary import (
+    AuxiliaryTasks,
+    DeclaredTasksWrapper,
+    TaskFunctions,
+    TaskRewardWrapper,
+    TransitionFunction,
+    TransitionRewardWrapper,
+)
 from roboloop.envs.config import EnvConfig
+from roboloop.envs.experts import make_expert
 from roboloop.envs.headless import check_pictures, usable_backend
+from roboloop.envs.suite import Function, Suite
 from roboloop.envs.task_set import SEPARATOR, MemberEnv, MemberExperts
 
+GROUP = "roboloop.suites"
+"""Entry points by which an installed package brings suites."""
+
 SUITES = {
-    "metaworld": "roboloop.envs.metaworld.world:make",
-    "gym": "roboloop.envs.gym.world:make",
-    "dmc": "roboloop.envs.dmc.world:make",
-    "doom": "roboloop.envs.doom.world:make",
-    "tiny": "roboloop.envs.tiny.world:make",
-    "envpool": "roboloop.envs.envpool.world:make",
-    "panda": "roboloop.envs.panda.suite:make",
-    "play": "roboloop.envs.play.world:make",
-    "hopper": "roboloop.envs.legged.hopper:make",
-    "laikago": "roboloop.envs.legged.quadruped:make_laikago",
-    "a1": "roboloop.envs.legged.quadruped:make_a1",
-    "hybrid": "roboloop.envs.legged.hybrid:make",
-    "tuned": "roboloop.envs.legged.hybrid:make_tuned",
-    "soft": "roboloop.envs.soft.suite:make",
+    "metaworld": "roboloop.envs.metaworld.suite:SUITE",
+    "gym": "roboloop.envs.gym.suite:SUITE",
+    "dmc": "roboloop.envs.dmc.suite:SUITE",
+    "doom": "roboloop.envs.doom.suite:SUITE",
+    "tiny": "roboloop.envs.tiny.suite:SUITE",
+    "envpool": "roboloop.envs.envpool.suite:SUITE",
+    "panda": "roboloop.envs.panda.suite:SUITE",
+    "play": "roboloop.envs.play.suite:SUITE",
+    "hopper": "roboloop.envs.legged.suite:HOPPER",
+    "laikago": "roboloop.envs.legged.suite:LAIKAGO",
+    "a1": "roboloop.envs.legged.suite:A1",
+    "hybrid": "roboloop.envs.legged.suite:HYBRID_SUITE",
+    "tuned": "roboloop.envs.legged.suite:TUNED",
+    "soft": "roboloop.envs.soft.suite:SUITE",
 }
-"""Suite -> ``module:function`` of ``make(task, cfg, evaluation)``."""
+"""Name -> ``module:attr`` of the record."""
 
-EXPERTS = {
-    "metaworld": "roboloop.envs.metaworld.world:scripted_policy",
-    "panda": "roboloop.envs.panda.experts:scripted_policy",
-    "play": "roboloop.envs.play.experts:scripted_policy",
-    "soft": "roboloop.envs.soft.experts:scripted_policy",
-}
-"""Suite -> ``module:function`` of ``expert(task)``, a policy that was written and not learned; few suites have any.
-Where a suite has auxiliary tasks too, ``expert(task, name)`` is that of one of them."""
+CODE_KEYS = ("reward", "tasks", "expert")
+"""Keys of an environment that name code as ``module:attr``."""
 
-NAMED_EXPERTS = ("soft",)
-"""Suites that have several experts for a task: there ``expert(task, name)`` is one of them by its name."""
-
-TASKS = {"panda": "roboloop.envs.panda.auxiliary:tasks", "play": "roboloop.envs.play.tasks:tasks"}
-"""Suite -> ``module:function`` of ``tasks(task, cfg)``, its auxiliary tasks; no simulator is imported for them."""
-
-RIGS = {"panda": "roboloop.envs.panda.server:serve"}
-"""Suite -> ``module:function`` of ``serve(task, cfg, port, stop)``, a rig that stands by itself."""
-
-PACKAGES = {
-    "metaworld": ("metaworld", "mujoco"),
-    "gym": ("gymnasium", "mujoco"),
-    "dmc": ("dm_control", "mujoco"),
-    "doom": ("vizdoom", "cv2"),
-    "tiny": (),
-    "envpool": ("envpool",),
-    "panda": ("pybullet_data", "mujoco"),
-    "play": (),
-    "hopper": (),  # which engine is missing, the engine says
-    "laikago": (),
-    "a1": (),
-    "hybrid": (),
-    "tuned": (),
-    "soft": ("mujoco",),
-}
-"""Top-level modules whose absence means that the suite's extra is not installed."""
-
-BOTH_VIEWS = ("dmc", "soft")
-"""Suites that show state or pixels, as ``env.observe`` says; all others have one view."""
+OF_ALL_SUITES = (
+    "observe", "image_size", "grayscale", "reward_version", "goal_mode", "panda", "legged", "soft", "hybrid",
+)  # fmt: skip
+"""Keys that the environment section of every saved config once had; now each belongs to its suites."""
 
 MAX_NAME = 100
 """Longest name of a task in a path."""
 
 
-def resolve(path: str) -> Callable[..., Any]:
-    """Import ``module:function``."""
-    module, function = path.split(":")
-    return cast("Callable[..., Any]", getattr(importlib.import_module(module), function))
+def known_suites() -> list[str]:
+    """Return the names of all suites, ours and those of installed packages."""
+    return [*SUITES, *(name for name in entry_points(GROUP) if name not in SUITES)]
+
+
+def is_ours(name: str) -> bool:
+    """Say whether a suite is part of roboloop."""
+    return name in SUITES
+
+
+def find_suite(name: str) -> Suite:
+    """Return the record of a suite, by its name or as ``module:attr``."""
+    path = SUITES.get(name) or entry_points(GROUP).get(name) or name
+    if ":" not in path:
+        known = known_suites()
+        raise ConfigError(f"unknown suite {name!r}{nearest(name, known)} (known: {', '.join(known)})")
+    if path == name:  # no name of ours or of a plug-in: code that somebody named
+        check_code("env.id", name, [name.partition(":")[0]])
+    suite = load_named(path, "suite")
+    if not isinstance(suite, Suite):
+        raise ConfigError(f"suite {name!r} must be a Suite, not {type(suite).__name__}; Gymnasium ids are gym/{name}")
+    return suite
+
+
+def suites_with(what: str) -> str:
+    """List the suites whose record has something, for messages."""
+    return ", ".join(f"{name}/..." for name in known_suites() if getattr(find_suite(name), what))
 
 
 def split(env_id: str) -> tuple[str, str]:
-    """Return suite and canonical task of an id; an id without a suite is Gymnasium's."""
+    """Return the name of the suite and the full name of the task; an id without a suite is Gymnasium's."""
     suite, slash, task = env_id.partition("/")
     if not slash:
-        if env_id in names.METAWORLD:
-            raise ConfigError(f"unknown env {env_id!r}; did you mean 'metaworld/{env_id}'?")
+        if listed := _suite_listing(env_id):
+            raise ConfigError(f"unknown env {env_id!r}; did you mean '{listed}/{env_id}'?")
         suite, task = "gym", env_id
-    if suite not in SUITES:
+    if ":" not in suite and suite not in known_suites():
+        known = known_suites()
         raise ConfigError(
-            f"unknown suite {suite!r} in env {env_id!r}{nearest(suite, SUITES)} (known: {', '.join(SUITES)})"
+            f"unknown suite {suite!r} in env {env_id!r}{nearest(suite, known)} (known: {', '.join(known)})"
         )
     if not task:
         raise ConfigError(f"env {env_id!r} names no task")
-    if suite == "metaworld" and task not in names.METAWORLD_SETS:
-        task = SEPARATOR.join(map(_metaworld_task, task.split(SEPARATOR)))
+    record = find_suite(suite)
+    if task not in record.sets:
+        task = SEPARATOR.join(map(record.full_name, task.split(SEPARATOR)))
     return suite, task
 
 
-def _metaworld_task(task: str) -> str:
-    """Return the v3 name of a Meta-World task, given by name or by its number in MT10."""
-    if task.isdecimal() and int(task) < len(names.MT10):
-        return names.MT10[int(task)]
-    if task not in names.METAWORLD:
-        known = (*names.METAWORLD, *names.METAWORLD_SETS)
-        raise ConfigError(f"unknown Meta-World task {task!r}{nearest(task, known)}")
-    return task
+def _suite_listing(task: str) -> str:
+    """Return which suite of ours, other than Gymnasium, lists a task; empty if none does."""
+    return next((name for name in SUITES if name != "gym" and task in find_suite(name).ids), "")
+
+
+def suite_of(cfg: EnvConfig) -> Suite:
+    """Return the record of an environment's suite."""
+    return find_suite(split(cfg.id)[0])
 
 
 def task_set(env_id: str) -> tuple[str, ...]:
     """Return the tasks of an id that names several, such as ``metaworld/mt3`` or ``tiny/point+mirror``; else none."""
     suite, task = split(env_id)
-    if suite == "metaworld" and task in names.METAWORLD_SETS:
-        return names.METAWORLD_SETS[task]
+    if task in (sets := find_suite(suite).sets):
+        return sets[task]
     if SEPARATOR not in task:
         return ()
     tasks = tuple(task.split(SEPARATOR))
@@ -140,41 +147,74 @@ def task_name(env_id: str) -> str:
 
 def known_ids() -> list[str]:
     """Return the ids worth listing; any other Gymnasium or DM Control task can be made too."""
-    tasks = {
-        "metaworld": (*names.METAWORLD, *names.METAWORLD_SETS),
-        "gym": names.GYM,
-        "dmc": names.DMC,
-        "doom": names.DOOM,
-        "tiny": names.TINY,
-    }
-    tasks |= {"envpool": names.ENVPOOL, "panda": names.PANDA, "play": names.PLAY, "soft": names.SOFT}
-    tasks |= dict.fromkeys(names.LEGGED_ROBOTS, names.LEGGED) | dict.fromkeys(("hybrid", "tuned"), names.HYBRID)
-    return [f"{suite}/{task}" for suite in SUITES for task in tasks[suite]]
+    return [f"{name}/{task}" for name in known_suites() for task in find_suite(name).ids]
+
+
+def default_config(env_id: str, current: EnvConfig | None = None) -> EnvConfig:
+    """Return the config section of an environment; keys that ``current`` has too are taken over."""
+    config = find_suite(split(env_id)[0]).config()
+    shared = {} if current is None else {f.name for f in dataclasses.fields(current)}
+    kept = {f.name: getattr(current, f.name) for f in dataclasses.fields(config) if f.name in shared}
+    return dataclasses.replace(config, **{**kept, "id": env_id})
+
+
+def default_configs() -> Iterator[tuple[str, EnvConfig]]:
+    """Yield the name and the config section of every suite."""
+    for name in known_suites():
+        yield name, find_suite(name).config()
+
+
+def config(env_id: str, **keys: Any) -> EnvConfig:
+    """Return the config section of an environment with some keys set, sections as dicts."""
+    base = default_config(env_id)
+    with kinds_hint({KINDS: default_configs, NAMED_BY: "id"}, base, "env."):
+        return override(base, keys, "env.")
+
+
+def as_written_now(env: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a saved environment section without the keys of other suites that older versions wrote."""
+    if not isinstance(env.get("id"), str) or not any(key in env for key in OF_ALL_SUITES):
+        return dict(env)
+    known = {field.name for field in dataclasses.fields(default_config(env["id"]))}
+    return {key: value for key, value in env.items() if key in known or key not in OF_ALL_SUITES}
+
+
+def config_of(data: Mapping[str, Any]) -> EnvConfig:
+    """Return the config section that the process which started this one sent, and so vouches for."""
+    vouched.add([data["id"].partition("/")[0]])
+    return config(data["id"], **data)
+
+
+def complete(cfg: EnvConfig) -> EnvConfig:
+    """Return a config with the keys of its suite: a plain EnvConfig stands for their defaults."""
+    return default_config(cfg.id, cfg) if type(cfg) is EnvConfig else cfg
 
 
 @contextmanager
-def _needs(suite: str) -> Iterator[None]:
+def _needs(suite: Suite) -> Iterator[None]:
     """Prepare for a suite's imports, and turn the absence of its simulator into one line."""
-    with usable_backend(), needs_extra(f"suite {suite!r}", PACKAGES[suite], suite):
+    with usable_backend(), needs_extra(f"suite {suite.name!r}", suite.packages, suite.name):
         yield
 
 
 def make(cfg: EnvConfig, evaluation: bool = False, column: int = 0) -> Env:
     """Make one environment; evaluation only changes the horizon. Of a set of K tasks, column e does task e mod K."""
+    cfg = complete(cfg)
     cfg.check()
-    suite, task = split(cfg.id)
-    tasks = task_set(cfg.id)
-    if cfg.observe == "pixels" and suite not in BOTH_VIEWS:
-        known = ", ".join(f"{name}/..." for name in BOTH_VIEWS)
-        raise ConfigError(f"env.observe 'pixels' is for {known}; {cfg.id} has one view only")
-    if cfg.observe == "pixels":
-        check_pictures(cfg.image_size)
+    suite, (_, task), tasks = suite_of(cfg), split(cfg.id), task_set(cfg.id)
+    if cfg.is_drawn:
+        check_pictures(cfg.drawn_size)
+    number = column % len(tasks) if tasks else 0
     with _needs(suite):
-        make_one = cast("Callable[[str, EnvConfig, bool], Env]", resolve(SUITES[suite]))
-        if not tasks:
-            return make_one(task, cfg, evaluation)
-        number = column % len(tasks)
-        return MemberEnv(make_one(tasks[number], cfg, evaluation), task, tasks, number)
+        env = cast("Env", resolve(suite.make)(tasks[number] if tasks else task, cfg, evaluation))
+    if tasks and cfg.tasks:
+        raise ConfigError(f"env.tasks is for one environment: {cfg.id} is a set of tasks")
+    if cfg.reward:
+        reward = TransitionFunction(load_named(cfg.reward, "env.reward"), f"env.reward {cfg.reward!r}")
+        env = cast("Env", TransitionRewardWrapper(env, reward))
+    if cfg.tasks:
+        env = cast("Env", DeclaredTasksWrapper(env, auxiliary_tasks(cfg)))
+    return MemberEnv(env, task, tasks, number) if tasks else env
 
 
 def check_columns(cfg: EnvConfig) -> None:
@@ -188,9 +228,9 @@ def check_columns(cfg: EnvConfig) -> None:
 
 
 def check_members(cfg: EnvConfig) -> None:
-    """Refuse a set of tasks that see or do different things; those of Meta-World never do."""
+    """Refuse a set of tasks that see or do different things."""
     tasks = task_set(cfg.id)
-    if not tasks or split(cfg.id)[0] == "metaworld":
+    if not tasks or suite_of(cfg).same_spaces:
         return
     specs: list[EnvSpec] = []
     for column in range(len(tasks)):
@@ -205,53 +245,58 @@ def check_members(cfg: EnvConfig) -> None:
 def serve_rig(cfg: EnvConfig, port: int, stop: StopRequest) -> None:
     """Be the simulated rig of an environment, for other processes to train on, until asked to stop."""
     cfg.check()
-    suite, task = split(cfg.id)
-    if suite not in RIGS:
-        known = ", ".join(f"{name}/..." for name in RIGS)
-        raise ConfigError(f"{cfg.id} is no rig: there are rigs for {known}")
+    suite = suite_of(cfg)
+    if suite.serve is None:
+        raise ConfigError(f"{cfg.id} is no rig: there are rigs for {suites_with('serve')}")
     with _needs(suite):
-        resolve(RIGS[suite])(task, cfg.panda, port, stop)
+        resolve(suite.serve)(split(cfg.id)[1], cfg, port, stop)
 
 
-def knock(cfg: EnvConfig) -> None:
+def check_reachable(cfg: EnvConfig) -> None:
     """Refuse a robot that does not answer at its address; what has no address is not asked."""
-    suite, task = split(cfg.id)
-    if suite in RIGS and cfg.panda.address:
-        from roboloop.envs.panda import drivers
-
-        drivers.knock(task, cfg.panda)
+    if (check := suite_of(cfg).check_reachable) is not None:
+        resolve(check)(split(cfg.id)[1], cfg)
 
 
 def auxiliary_tasks(cfg: EnvConfig) -> AuxiliaryTasks:
     """Return what the transitions of an environment are worth to each of its tasks; no simulator is made."""
-    suite, task = split(cfg.id)
-    if suite not in TASKS:
-        known = ", ".join(f"{name}/..." for name in TASKS)
-        raise ConfigError(f"{cfg.id} declares no auxiliary tasks: there are some in {known}")
-    return cast("AuxiliaryTasks", resolve(TASKS[suite])(task, cfg))
+    cfg = complete(cfg)
+    make_tasks: Function | None = load_named(cfg.tasks, "env.tasks") if cfg.tasks else suite_of(cfg).tasks
+    if make_tasks is None:
+        known = suites_with("tasks")
+        raise ConfigError(f"{cfg.id} has no auxiliary tasks: name some with env.tasks, or take {known}")
+    made = resolve(make_tasks)(split(cfg.id)[1], cfg)
+    return TaskFunctions(made, cfg.tasks or cfg.id) if isinstance(made, Mapping) else cast("AuxiliaryTasks", made)
 
 
-def aimed_at(cfg: EnvConfig, name: str) -> Callable[[Env], Env]:
+def with_task_reward(cfg: EnvConfig, name: str) -> Callable[[Env], Env]:
     """Return what makes an environment's reward and success those of one of its auxiliary tasks."""
     tasks = auxiliary_tasks(cfg)
-    return lambda env: cast("Env", Aimed(env, tasks, name))
+    return lambda env: cast("Env", TaskRewardWrapper(env, tasks, name))
 
 
-def scripted_policy(env_id: str, name: str = "") -> PortablePolicy:
-    """Return the expert that a suite has for a task, for one of its auxiliary tasks, or another one by its name.
+def scripted_policy(env: EnvConfig | str, name: str = "") -> PortablePolicy:
+    """Return the expert of an environment, of one of its auxiliary tasks, or another one by its name.
 
-    An id without a suite is Meta-World's.
+    An id may leave out the suite that lists it.
     """
-    env_id = env_id if "/" in env_id else f"metaworld/{env_id}"
-    suite, task = split(env_id)
-    if suite not in EXPERTS:
-        known = ", ".join(f"{name}/..." for name in EXPERTS)
-        raise ConfigError(f"{env_id} has no scripted expert: there are experts for {known}")
-    if name and suite not in NAMED_EXPERTS:
-        task_index(name, auxiliary_tasks(EnvConfig(id=env_id)).names, env_id)
+    if isinstance(env, str) and "/" not in env and (listed := _suite_listing(env)):
+        env = f"{listed}/{env}"
+    cfg = complete(EnvConfig(id=env)) if isinstance(env, str) else env
+    suite, (_, task) = suite_of(cfg), split(cfg.id)
+    if not cfg.expert and suite.expert is None:
+        known = suites_with("expert")
+        raise ConfigError(f"{cfg.id} has no scripted expert: name one with env.expert; there are experts for {known}")
+    if name and (cfg.expert or not suite.has_named_experts):
+        task_index(name, auxiliary_tasks(cfg).names, cfg.id)
+    if cfg.expert:
+        load_named(cfg.expert, "env.expert")
+    path = cfg.expert or _path_of(cast("Function", suite.expert))
     with _needs(suite):
-        expert = cast("Callable[..., PortablePolicy]", resolve(EXPERTS[suite]))
-        tasks = task_set(env_id)
-        if tasks:
-            return MemberExperts([expert(name) for name in tasks])
-        return expert(task, name) if name else expert(task)
+        if tasks := task_set(cfg.id):
+            return MemberExperts([make_expert(path, [each]) for each in tasks])
+        return make_expert(path, [task, name] if name else [task])
+
+
+def _path_of(function: Function) -> str:
+    return function if isinstance(function, str) else f"{function.__module__}:{function.__qualname__}"

@@ -12,7 +12,7 @@ import numpy as np
 
 from roboloop.core.blueprint import build_policy
 from roboloop.core.child import START_S, Child, innermost
-from roboloop.core.config import override, to_dict
+from roboloop.core.config import to_dict
 from roboloop.core.errors import WorkerLost
 from roboloop.core.memory import SharedMemory
 from roboloop.core.types import PortablePolicy
@@ -146,7 +146,7 @@ def main(channel: Channel, desk_fd: int) -> None:
     """Serve evaluations until the parent hangs up."""
     job = channel.receive()
     desk = _Desk(SharedMemory(desk_fd, _WORD_BYTES + 4 * job["num_weights"]), job["num_weights"])
-    env = override(EnvConfig(), job["env"])
+    env = registry.config_of(job["env"])
     policy = build_policy(job["blueprint"])
     evaluator = Evaluator(lambda lane: registry.make(env, True, lane), env.frame_stack, job["lanes"], desk.beat)
     try:

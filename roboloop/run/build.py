@@ -137,7 +137,7 @@ def spec_of(cfg: Experiment) -> EnvSpec:
 
 def make_sampler(cfg: Experiment, shape: RolloutShape, policies: tuple[PortablePolicy, ...]) -> Sampler:
     """Return the sampler that the config asks for."""
-    registry.knock(cfg.env)
+    registry.check_reachable(cfg.env)
     groups = plans(cfg.env.num_envs, cfg.sample.groups, cfg.seed)
     if cfg.sample.real_time == "inline":
         return InlineSampler(real_time_env(registry.make(cfg.env)), shape, cfg.sample, cfg.seed)
@@ -196,7 +196,7 @@ def policy_of(cfg: Experiment, spec: EnvSpec, point: Checkpoint) -> PortablePoli
 def evaluator(cfg: Experiment, episodes: int, task: str = "") -> Evaluator:
     """Make an evaluator for so many episodes in the config's evaluation environments, judged by one of their tasks."""
     lanes = eval_lanes(cfg.env, episodes)
-    aim = registry.aimed_at(cfg.env, task) if task else None
+    aim = registry.with_task_reward(cfg.env, task) if task else None
 
     def make_env(lane: int) -> Env:
         env = registry.make(cfg.env, True, lane)

@@ -7,15 +7,14 @@ import os
 import runpy
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from roboloop.algos import registry as algorithms
 from roboloop.core.config import override, read_file, resource_keys, to_dict
 from roboloop.core.errors import ConfigError, DataError, DiskError, RunExists, nearest
 from roboloop.core.files import is_there
-from roboloop.core.flags import describe, flag_names, hint_for, keys_of, parse_flags
+from roboloop.core.flags import describe, flag_names, hint_for, keys_of, parse_flags, with_kinds
 from roboloop.core.options import Options
 from roboloop.core.text import printable
 from roboloop.run import checkpoint, recipes, trust
@@ -41,7 +40,7 @@ def train(args: list[str]) -> int:
         return _fork(known.fork, known.at, flags, args)
     if known.resume:
         return _run(_reopen(Path(known.resume), flags), resume=True)
-    config = config_of(base_config(recipe, known.config, known.algo), flags)
+    config = config_of(base_config(recipe, known.config, known.algo, flags), flags)
     config.check()
     path = run_path(config)
     if known.resume == "" and is_there(path / "config.yaml"):
@@ -117,15 +116,18 @@ def aliases(flags: list[str]) -> list[str]:
     return [f"{short.get(name, name)}{equals}{value}" for name, equals, value in (f.partition("=") for f in flags)]
 
 
-def base_config(recipe: str | None, file: Path | None, algo: str | None) -> Experiment:
-    """Return the config that flags change: the defaults, a recipe over them, and a file over that."""
-    data: dict[str, Any] = recipes.load(recipe) if recipe else {}
-    config = override(Experiment(), data)
+def base_config(recipe: str | None, file: Path | None, algo: str | None, flags: Sequence[str] = ()) -> Experiment:
+    """Return the config that flags change: the defaults, a recipe over them, and a file over that.
+
+    The file may leave out which algorithm and environment its keys are for where the flags say so.
+    """
+    kind = {"algo": {"name": algo}} if algo else {}
+    config = override(Experiment(), recipes.load(recipe) if recipe else {})
     if file:
         data = read_file(file)
         trust.vouch_for_file(data)
-        config = override(config, data)
-    return override(config, {"algo": {"name": algo}}) if algo else config
+        config = override(with_kinds(override(config, kind), flags), data)
+    return override(config, kind)
 
 
 def _reopen(path: Path, flags: list[str]) -> RunDir:

@@ -9,12 +9,13 @@ from typing import Any, Literal
 from roboloop.algos import registry as algorithms
 from roboloop.algos.sac.config import SACConfig
 from roboloop.algos.spec import AlgorithmSpec
-from roboloop.core.config import BY_NAME, INFINITE, RESOURCE, resource_keys, to_dict
+from roboloop.core.config import BY_NAME, INFINITE, KINDS, NAMED_BY, RESOURCE, resource_keys, to_dict
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import AlgorithmConfig
 from roboloop.data.config import RecordConfig, ReplayConfig
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
+from roboloop.envs.metaworld.suite import MetaWorldEnvConfig
 from roboloop.sample.config import SampleConfig
 from roboloop.track.summary import flatten
 
@@ -109,14 +110,23 @@ class Experiment:
     """Learn only from each so many-th step of an episode; where that begins is drawn for each, as with experts."""
     window_cache_mb: int = 2_000
     """Decoded observations of a dataset that are kept in memory."""
-    env: EnvConfig = field(default_factory=EnvConfig)
+    env: EnvConfig = field(
+        default_factory=MetaWorldEnvConfig,
+        metadata={BY_NAME: registry.default_config, NAMED_BY: "id", KINDS: registry.default_configs},
+    )
     sample: SampleConfig = field(default_factory=SampleConfig)
-    algo: AlgorithmConfig = field(default_factory=SACConfig, metadata={BY_NAME: algorithms.default_config})
+    algo: AlgorithmConfig = field(
+        default_factory=SACConfig, metadata={BY_NAME: algorithms.default_config, KINDS: algorithms.default_configs}
+    )
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     update: UpdateConfig = field(default_factory=UpdateConfig)
     eval: EvalConfig = field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig, metadata=RESOURCE)
     record: RecordConfig = field(default_factory=RecordConfig)
+
+    def __post_init__(self) -> None:
+        """Let a plain EnvConfig stand for the defaults of its suite."""
+        object.__setattr__(self, "env", registry.complete(self.env))
 
     def check(self) -> None:
         """Refuse impossible values before anything is created."""
@@ -200,8 +210,9 @@ class Experiment:
                 raise ConfigError(f"config key '{name}' must be at most {limit}, not {value:g}")
 
     def _check_evaluation(self) -> None:
-        if self.eval.episodes and self.env.panda.address and not self.is_offline:
-            raise ConfigError("at env.panda.address is one arm, to train or to evaluate with: set eval.episodes to 0")
+        if self.eval.episodes and self.env.robot_address and not self.is_offline:
+            where = self.env.robot_address
+            raise ConfigError(f"at {where} is one robot, to train or to evaluate with: set eval.episodes to 0")
         if not self.eval.episodes and self.eval.stop_success is not None:
             raise ConfigError("eval.stop_success needs evaluations: eval.episodes is 0")
         if not self.eval.episodes and self.record.keep != "none" and self.record.expert_by == "best_eval":
@@ -234,7 +245,7 @@ class Experiment:
         if mode == "inline" and at == "steps" and on_wall_clock:
             raise ConfigError("sample.real_time 'inline' learns at 'slack' or 'episode': set update.at")
         if on_wall_clock and mode == "off" and not self.is_offline:
-            raise ConfigError(f"env.panda.driver {self.env.panda.driver!r} does not wait: set sample.real_time")
+            raise ConfigError(f"{self.env.id} is driven on the wall clock and does not wait: set sample.real_time")
 
     def _check_rollouts(self) -> None:
         if self.sample.steps != 1:

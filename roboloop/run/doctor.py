@@ -14,13 +14,7 @@ from roboloop.core.types import Env
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.headless import BACKENDS, CHOICE, check_backend, probe
-
-_PROBES = {
-    "metaworld": "metaworld/reach-v3",
-    "gym": "gym/HalfCheetah-v5",
-    "dmc": "dmc/walker-walk",
-    "panda": "panda/reach",
-}
+from roboloop.run.config import Experiment
 
 STEPS = 100
 
@@ -36,8 +30,9 @@ def doctor(args: list[str]) -> int:
         except metadata.PackageNotFoundError:
             print(f"{package} is not installed")
     draws = _pixels()  # before any suite: what they import changes the environment of other backends
-    sound = {suite: _probe(suite, env_id, draws) for suite, env_id in _PROBES.items()}
-    return 0 if sound["metaworld"] else 2
+    examples = {name: registry.find_suite(name).example for name in registry.known_suites()}
+    sound = {name: _probe(name, f"{name}/{task}", draws) for name, task in examples.items() if task}
+    return 0 if sound[Experiment().env.id.partition("/")[0]] else 2
 
 
 def _probe(suite: str, env_id: str, draws: bool) -> bool:

@@ -64,7 +64,7 @@ def _check(args: list[str]) -> int:
 
 def moves_a_robot(cfg: EnvConfig) -> bool:
     """Say whether actions may move something that is no simulation."""
-    return bool(cfg.panda.address) or cfg.on_wall_clock
+    return bool(cfg.robot_address) or cfg.on_wall_clock
 
 
 def check_before_training(cfg: Experiment) -> None:

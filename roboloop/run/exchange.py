@@ -14,13 +14,13 @@ from roboloop.core.config import to_dict
 from roboloop.core.errors import ConfigError, DataError, nearest, needs_extra
 from roboloop.core.files import disk_errors, staged
 from roboloop.core.options import Options
+from roboloop.core.resolve import resolve
 from roboloop.data import journal
 from roboloop.data.assembly import raw_bytes
 from roboloop.data.dataset import Dataset
 from roboloop.data.episodes import Schema
 from roboloop.data.experience import Streams
 from roboloop.data.store import StoreWriter
-from roboloop.envs.registry import resolve
 from roboloop.exchange.source import EpisodeFile
 
 EXTRA = "interchange"

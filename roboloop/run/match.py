@@ -9,11 +9,11 @@ import numpy as np
 
 from roboloop.core.errors import ConfigError
 from roboloop.core.options import Options
-from roboloop.envs import names
 from roboloop.envs.headless import prefer_egl
+from roboloop.envs.legged.make import find_robot
 from roboloop.envs.legged.match import FACTS, Match, match
 from roboloop.envs.legged.model import SUBSTEP_S
-from roboloop.envs.legged.suite import ROBOTS, find_robot
+from roboloop.envs.legged.suite import ENGINES, ROBOTS
 from roboloop.envs.legged.world import CONTROL_S
 from roboloop.track.plots import write
 from roboloop.track.terminal import table
@@ -41,7 +41,7 @@ def match_engines(args: list[str]) -> int:
     prefer_egl()
     found = match(
         find_robot(known.robot),
-        tuple(dict.fromkeys(known.engines)) or names.LEGGED_ENGINES,
+        tuple(dict.fromkeys(known.engines)) or ENGINES,
         known.poses,
         known.rollouts,
         known.steps,

@@ -18,6 +18,7 @@ from roboloop.data.experts import leading_steps, open_experts
 from roboloop.data.index import SCHEMA
 from roboloop.data.journal import START, Frontier, Journal, Record
 from roboloop.data.windows import WindowSampler
+from roboloop.envs import registry
 from roboloop.run import trust
 from roboloop.run.config import Experiment
 from roboloop.sample.unhurried import NotRealTime
@@ -204,8 +205,8 @@ def env_of_dataset(name: str) -> dict[str, Any]:
         how = "roboloop record ENV --expert --task NAME records tasks of one, and a set such as metaworld/mt3 is one"
         raise DataError(f"{path} holds datasets of several environments ({', '.join(ids)}): {how}")
     schema = schemas[0]
-    trust.check_env(schema.env_id, path)
-    return {**schema.source.get("env", {}), "id": schema.env_id, "frame_stack": 1}
+    env = trust.env_of_file({**schema.source.get("env", {}), "id": schema.env_id}, path)
+    return {**registry.as_written_now(env), "frame_stack": 1}
 
 
 def best_rows(dataset: Dataset, rows: Array, percent: float) -> Array:

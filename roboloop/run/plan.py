@@ -46,7 +46,7 @@ def describe(cfg: Experiment, shape: RolloutShape) -> str:
     who = f"{workers} workers {'on Ray ' if elsewhere else ''}{how}" if workers else alone
     if cfg.sample.real_time != "off":
         pilot = "a process of its own" if cfg.sample.real_time == "process" else "this process"
-        who = f"{pilot} at {cfg.env.panda.hz:g} Hz"
+        who = f"{pilot} at {cfg.env.rate_hz:g} Hz"
     line = (
         f"plan: {cores:g} cores; {cfg.env.num_envs} envs in {cfg.sample.groups} groups stepped by {who}, "
         f"updates by up to {learners} processes, one thread each; rollouts {rollouts / MB:.0f} MB"

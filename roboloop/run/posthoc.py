@@ -130,7 +130,7 @@ class _Exam:
         if self._wish.is_elsewhere:
             about["env"] = to_dict(self._cfg.env)
         if target is not None:
-            policy = aimed_at(policy, target, run)
+            policy = with_target_return(policy, target, run)
             about["target"] = target
         if self._wish.schedule:
             policy = led_by(policy, self._wish.schedule, run)
@@ -195,7 +195,7 @@ def _evaluate_all(run: RunDir, exam: _Exam, wish: EvalRequest) -> None:
     print(f"{table(lines)}\nrows: {printable(out)}")
 
 
-def aimed_at(policy: PortablePolicy, target: float, run: RunDir) -> PortablePolicy:
+def with_target_return(policy: PortablePolicy, target: float, run: RunDir) -> PortablePolicy:
     """Return a Decision Transformer that is asked for another return."""
     from roboloop.algos.imitation.imitation import ImitationPolicy
 
@@ -226,8 +226,8 @@ def picking_by(run: RunDir, way: str) -> Experiment:
 def evaluate_expert(expert_id: str, episodes: int, seed: int, flags: Sequence[str] = ()) -> int:
     """Evaluate a scripted expert, ``ENV`` or ``ENV:NAME``, with the protocol that policies are evaluated with."""
     env_id, _, name = expert_id.partition(":")
-    expert = registry.scripted_policy(env_id, name)
     cfg = parse_flags(Experiment(env=EnvConfig(id=env_id)), list(flags))
+    expert = registry.scripted_policy(cfg.env, name)
     tester = build.evaluator(cfg, episodes)
     try:
         with _Seen(tester).of():

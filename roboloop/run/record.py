@@ -35,7 +35,7 @@ from roboloop.run.commands import STOPPED
 from roboloop.run.config import Experiment
 from roboloop.run.datasets import disk_bytes
 from roboloop.run.elsewhere import check_flags, moved, name_of
-from roboloop.run.posthoc import aimed_at
+from roboloop.run.posthoc import with_target_return
 from roboloop.run.rundir import RunDir, find_run
 from roboloop.sample.buffers import RolloutShape
 from roboloop.track.terminal import count, number
@@ -180,7 +180,7 @@ def _in_environments(known: argparse.Namespace, flags: list[str]) -> list[Record
         cfg = parse_flags(Experiment(env=EnvConfig(id=env_id)), flags)
         schedule = _schedule(known)
         spec = build.spec_of(cfg)
-        policy = _expert(env_id, schedule) if known.expert else _random(spec)
+        policy = _expert(cfg.env, schedule) if known.expert else _random(spec)
         directory = root / registry.task_name(env_id) if is_root else root
         if is_root and schedule:
             directory = directory.with_name(f"{directory.name}-tasks") / schedule[-1][0]
@@ -201,14 +201,12 @@ def _schedule(known: argparse.Namespace) -> list[tuple[str, int]]:
     return forced_schedule(text) if text else []
 
 
-def _expert(env_id: str, schedule: list[tuple[str, int]]) -> PortablePolicy:
+def _expert(env: EnvConfig, schedule: list[tuple[str, int]]) -> PortablePolicy:
     if not schedule:
-        return registry.scripted_policy(env_id)
+        return registry.scripted_policy(env)
     from roboloop.algos.forced import PolicySequence  # torch is loaded only when it is needed
 
-    return PolicySequence(
-        [registry.scripted_policy(env_id, name) for name, _ in schedule], [n for _, n in schedule[:-1]]
-    )
+    return PolicySequence([registry.scripted_policy(env, name) for name, _ in schedule], [n for _, n in schedule[:-1]])
 
 
 def _random(spec: EnvSpec) -> PortablePolicy:
@@ -221,7 +219,7 @@ def _as_trained(known: argparse.Namespace, flags: list[str]) -> RecordActor:
     """Return the policy of a run's checkpoint, where it was trained or elsewhere."""
     name = known.source[0]
     path = find_run(Path(name))
-    if not path.exists() and name.partition("/")[0] in registry.SUITES:
+    if not path.exists() and name.partition("/")[0] in registry.known_suites():
         raise ConfigError(f"{name} is not a run directory: an environment is recorded with --expert or --random")
     run = RunDir.open(path)
     point = run.pick(known.checkpoint or "best")
@@ -229,7 +227,7 @@ def _as_trained(known: argparse.Namespace, flags: list[str]) -> RecordActor:
     spec = build.spec_of(cfg)
     policy = build.policy_of(cfg, spec, point)
     if known.target is not None:
-        policy = aimed_at(policy, known.target, run)
+        policy = with_target_return(policy, known.target, run)
     if known.std is not None:
         policy = _with_std(policy, known.std, run)
     weights = np.zeros(policy.num_weights, np.float32)
@@ -286,7 +284,8 @@ def _num_held(actor: RecordActor) -> int:
         return 0  # the store refuses a directory that holds other files
     data = Dataset.open(actor.directory)
     wanted = json.loads(json.dumps(actor.about))
-    if any(data.schema.source.get(name) != wanted[name] for name in ("recording", "env")):
+    held = {**data.schema.source, "env": registry.as_written_now(data.schema.source.get("env", {}))}
+    if any(held.get(name) != wanted[name] for name in ("recording", "env")):
         raise DataError(f"{actor.directory} is a dataset of another recording: nothing was changed; give another --out")
     return len(data)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from roboloop.core.config import override
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.flags import parse_flags
 from roboloop.core.options import Options
@@ -18,6 +18,7 @@ from roboloop.data.experts import split
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import EpisodeEnv
+from roboloop.envs.legged.config import LeggedConfig
 from roboloop.envs.legged.prediction import Recorded
 from roboloop.envs.legged.world import LeggedWorld
 from roboloop.run.config import Experiment
@@ -38,12 +39,12 @@ class Simulator(NamedTuple):
 def open_simulator(env_id: str, flags: list[str]) -> Simulator:
     """Make the simulator of an environment with ``--env.KEY VALUE`` flags, without noise, pushes and drawn domains."""
     cfg = parse_flags(Experiment(env=EnvConfig(id=env_id)), flags).env
-    calm = dataclasses.replace(cfg.legged, obs_noise=0.0, action_noise=0.0, push_n=0.0, randomize=False)
-    cfg = dataclasses.replace(cfg, legged=calm)
-    env = registry.make(cfg)
-    if isinstance(env, EpisodeEnv) and isinstance(env.world, LeggedWorld):
-        return Simulator(cfg, env.world)
-    env.close()
+    if isinstance(getattr(cfg, "legged", None), LeggedConfig):
+        cfg = override(cfg, {"legged": {"obs_noise": 0.0, "action_noise": 0.0, "push_n": 0.0, "randomize": False}})
+        env = registry.make(cfg)
+        if isinstance(env, EpisodeEnv) and isinstance(env.world, LeggedWorld):
+            return Simulator(cfg, env.world)
+        env.close()
     raise ConfigError(f"{env_id} is no robot in an engine, such as hopper/bullet: nothing can be predicted with it")
 
 

@@ -28,7 +28,8 @@ def rig(args: list[str]) -> int:
         options.error(f"unrecognized arguments: {flags[0]}")
     if not 0 <= known.port < 1 << 16:
         raise ConfigError(f"--port must be from 0 to 65535, not {known.port}")
-    base = override(Experiment(), read_file(known.config) if known.config else {})
+    rig_env = Experiment(env=registry.config(known.env))
+    base = override(rig_env, read_file(known.config) if known.config else {})
     config = parse_flags(override(base, {"env": {"id": known.env}}), flags)
     with StopRequest() as stop:
         registry.serve_rig(config.env, known.port, stop)

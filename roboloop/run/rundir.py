@@ -33,7 +33,7 @@ from roboloop.core.files import (
 from roboloop.core.sealed import check_text, seal_text
 from roboloop.core.text import printable
 from roboloop.data import journal
-from roboloop.envs.registry import task_name
+from roboloop.envs.registry import as_written_now, task_name
 from roboloop.run import checkpoint, trust
 from roboloop.run.checkpoint import Checkpoint
 from roboloop.run.config import Experiment, identity
@@ -229,6 +229,8 @@ def _read_config(path: Path) -> Experiment:
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
     data = read_file(path, follow=False)
+    if isinstance(env := data.get("env"), dict):
+        data["env"] = as_written_now(env)
     config = override(Experiment(), data)
     if missing := [name for name in _ALWAYS if name not in data]:
         raise ConfigError(f"{path} is not whole: it has no key '{missing[0]}'")

@@ -16,7 +16,7 @@ from roboloop.core.files import read_json
 from roboloop.core.options import Options
 from roboloop.data.dataset import Dataset
 from roboloop.data.index import SCHEMA
-from roboloop.envs.names import LEGGED, LEGGED_ENGINES, LEGGED_ROBOTS, LEGGED_VARIANTS
+from roboloop.envs.legged.suite import ENGINES, ROBOTS, TASKS, VARIANTS
 from roboloop.envs.registry import task_name
 from roboloop.run import checkpoint, recipes
 from roboloop.run.commands import evaluate, train
@@ -82,7 +82,7 @@ class Gap:
     @property
     def target_env(self) -> str:
         """Where it is meant to work: a variant in the same engine, or another engine."""
-        is_variant = self.target in LEGGED_VARIANTS
+        is_variant = self.target in VARIANTS
         return f"{self.robot}/{self.source}-{self.target}" if is_variant else f"{self.robot}/{self.target}"
 
     @property
@@ -293,10 +293,10 @@ def simgan(args: list[str]) -> int:
     """Run the pipeline for each seed, and its baselines, and print what came of them in the target."""
     options = Options(prog="roboloop simgan", allow_abbrev=False)
     add = options.add_argument
-    robots = [robot for robot in LEGGED_ROBOTS if f"{robot}-dynamics" in recipes.names()]
+    robots = [robot for robot in ROBOTS if f"{robot}-dynamics" in recipes.names()]
     add("robot", help=f"one with recipes for it: {', '.join(robots)}")
-    add("--source", default="bullet", help=f"engine that is tuned: {', '.join(LEGGED_ENGINES)}")
-    variants = ", ".join(LEGGED_VARIANTS)
+    add("--source", default="bullet", help=f"engine that is tuned: {', '.join(ENGINES)}")
+    variants = ", ".join(VARIANTS)
     add("--target", required=True, help=f"a variant: {variants}; or another engine, with one or without: dart-heavy")
     add("--methods", nargs="+", default=["direct", "simgan"], help=f"rows of the table: {', '.join(METHODS)}")
     add("--seeds", type=int, nargs="+", default=[0])
@@ -309,8 +309,8 @@ def simgan(args: list[str]) -> int:
         add(f"--{stage}-steps", type=int, help="the recipe's own unless given")
     known = options.parse_args(args)
     _check(known.robot, robots, "robot with recipes")
-    _check(known.source, LEGGED_ENGINES, "engine")
-    _check(known.target, (*LEGGED_VARIANTS, *LEGGED), "target")
+    _check(known.source, ENGINES, "engine")
+    _check(known.target, (*VARIANTS, *TASKS), "target")
     for method in known.methods:
         _check(method, METHODS, "method")
     if known.target == known.source:

@@ -6,12 +6,11 @@ in this command, or with ``--trust``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from roboloop.core.vouched import check_code, vouched
 from roboloop.envs import registry
-from roboloop.envs.task_set import SEPARATOR
 from roboloop.run.config import Experiment
 
 
@@ -21,10 +20,11 @@ def vouch_for(config: Experiment) -> None:
 
 
 def vouch_for_file(data: Mapping[str, Any]) -> None:
-    """Take the algorithm that a config file names for typed: it is looked up while the file is read."""
-    algo = data.get("algo")
-    if isinstance(algo, Mapping) and isinstance(algo.get("name"), str):
-        vouched.add([algo["name"]])
+    """Take algorithm and suite that a config file names for typed: they are looked up while the file is read."""
+    for section, key in (("algo", "name"), ("env", "id")):
+        part = data.get(section)
+        if isinstance(part, Mapping) and isinstance(part.get(key), str):
+            vouched.add([part[key], part[key].partition("/")[0]])
 
 
 def names_any(config: Experiment) -> bool:
@@ -35,14 +35,20 @@ def names_any(config: Experiment) -> bool:
 def check(config: Experiment, where: object) -> None:
     """Refuse a config that came with a run if it names what nobody here vouches for."""
     for key, name in _named(config):
-        modules = [] if key == "sample.address" else [name.partition(":")[0]]
-        check_code(key, name, _modules_of(name) if key == "env.id" else modules, where)
+        check_code(key, name, _modules_of_key(key, name), where)
 
 
-def check_env(env_id: str, where: object) -> None:
-    """Refuse an environment that a dataset names if nobody here vouches for its code."""
-    if modules := _modules_of(env_id):
-        check_code("env.id", env_id, modules, where)
+def _modules_of_key(key: str, name: str) -> Sequence[str]:
+    if key == "sample.address":
+        return ()
+    return _modules_of(name) if key == "env.id" else [name.partition(":")[0]]
+
+
+def env_of_file(env: dict[str, Any], where: object) -> dict[str, Any]:
+    """Return the environment section that a dataset names, if somebody here vouches for its code."""
+    for key, name in _named_in_env(str(env["id"]), env):
+        check_code(key, name, _modules_of_key(key, name), where)
+    return env
 
 
 def _named(config: Experiment) -> Iterator[tuple[str, str]]:
@@ -50,13 +56,19 @@ def _named(config: Experiment) -> Iterator[tuple[str, str]]:
     if ":" in config.algo.name:
         yield "algo.name", config.algo.name
     yield from (("observers", name) for name in config.observers)
-    if _modules_of(config.env.id):
-        yield "env.id", config.env.id
+    yield from _named_in_env(config.env.id, vars(config.env))
     if config.sample.address:
         yield "sample.address", config.sample.address
 
 
-def _modules_of(env_id: str) -> list[str]:
-    """Return the modules that are imported to make an environment, beside those of its suite."""
+def _named_in_env(env_id: str, env: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if _modules_of(env_id):
+        yield "env.id", env_id
+    yield from ((f"env.{key}", str(env[key])) for key in registry.CODE_KEYS if env.get(key))
+
+
+def _modules_of(env_id: str) -> Sequence[str]:
+    """Return the modules of other people that are imported to make an environment."""
     suite, task = registry.split(env_id)
-    return [part.rpartition(":")[0] for part in task.split(SEPARATOR) if ":" in part] if suite == "gym" else []
+    own = [suite.partition(":")[0]] if ":" in suite else []
+    return [*own, *registry.find_suite(suite).modules(task)]

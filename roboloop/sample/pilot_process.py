@@ -11,11 +11,9 @@ from typing import Any
 
 from roboloop.core.blueprint import build_policy
 from roboloop.core.child import outlive_parent
-from roboloop.core.config import override
 from roboloop.core.memory import SharedMemory
 from roboloop.core.wire import Channel
 from roboloop.envs import registry
-from roboloop.envs.config import EnvConfig
 from roboloop.envs.panda.robot import RobotFault
 from roboloop.sample.bridge import BEAT_NS, GRANTED, MOVED_NS, POLICY, RESTING, STANDS, WANTS, Bridge, Shared
 from roboloop.sample.buffers import RolloutShape
@@ -59,7 +57,7 @@ class Leader:
     def __init__(self, job: dict[str, Any], channel: Channel, shared: Shared) -> None:
         self._channel, self._parent = channel, os.getppid()
         self._hang_ns = int(job["learner_hang_s"] * 1e9)
-        env = real_time_env(registry.make(override(EnvConfig(), job["env"])))
+        env = real_time_env(registry.make(registry.config_of(job["env"])))
         shape = RolloutShape(env.spec, **job["shape"])
         self._policies = [build_policy(policy["blueprint"]) for policy in job["policies"]]
         self._fetched = [0] * len(self._policies)

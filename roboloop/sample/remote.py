@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from roboloop.core.child import START_S, Child
-from roboloop.core.config import override, to_dict
+from roboloop.core.config import to_dict
 from roboloop.core.types import Array, EnvSpec, State
 from roboloop.core.wire import Channel
 from roboloop.envs import registry
@@ -94,7 +94,7 @@ class RemoteEnv:
 def main(channel: Channel) -> None:
     """Serve one environment until the parent hangs up."""
     job = channel.receive()
-    env = registry.make(override(EnvConfig(), job["env"]), column=job["column"])
+    env = registry.make(registry.config_of(job["env"]), column=job["column"])
     try:
         while True:
             order = channel.receive()

@@ -9,13 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from roboloop.core.blueprint import build_policy
-from roboloop.core.config import override
 from roboloop.core.errors import Diverged
 from roboloop.core.memory import SharedMemory
 from roboloop.core.types import Rollout
 from roboloop.core.wire import Channel
 from roboloop.envs import registry
-from roboloop.envs.config import EnvConfig
 from roboloop.sample.board import SharedBoard
 from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.group import EnvBroken, EnvGroup, GroupPlan
@@ -39,7 +37,7 @@ class Worker:
     """What a worker can be told, but for where its rollouts go: all answers are plain data and arrays."""
 
     def __init__(self, job: dict[str, Any], beat: Callable[[int, int], None]) -> None:
-        env_config = override(EnvConfig(), job["env"])
+        env_config = registry.config_of(job["env"])
         probe = registry.make(env_config)
         spec = probe.spec
         probe.close()

@@ -8,6 +8,7 @@ import pytest
 from roboloop.core.errors import ConfigError
 from roboloop.envs import EnvConfig, make
 from roboloop.envs.check import check_env
+from roboloop.envs.gym.suite import GymEnvConfig
 
 pytest.importorskip("ale_py")
 pytest.importorskip("cv2")
@@ -23,7 +24,7 @@ def test_pictures_are_small_and_grey_unless_asked_otherwise() -> None:
     spec = make(CFG).spec
     assert (spec.obs_shape, spec.obs_dtype, spec.action_choices) == ((1, 84, 84), np.uint8, (4,))
     assert (spec.protocol["horizon"], spec.max_episode_steps) == (108_000, 27_000)
-    colour = make(EnvConfig(id="gym/ALE/Breakout-v5", image_size=(40, 60), grayscale=False))
+    colour = make(GymEnvConfig(id="gym/ALE/Breakout-v5", image_size=(40, 60), grayscale=False))
     assert colour.spec.obs_shape == (3, 40, 60)
     assert colour.reset(0).any()
 

@@ -14,6 +14,7 @@ from roboloop.envs import EnvConfig, auxiliary_tasks, make, scripted_policy
 from roboloop.envs.check import check_tasks
 from roboloop.envs.panda.auxiliary import NAMES
 from roboloop.envs.panda.config import PandaConfig
+from roboloop.envs.panda.suite import PandaEnvConfig
 
 needs_panda = pytest.mark.skipif(find_spec("pybullet_data") is None, reason="the extra panda is not installed")
 
@@ -48,7 +49,7 @@ def test_the_rigs_tasks_are_pure_functions_of_its_observations(task: str) -> Non
 
 @needs_panda
 def test_a_rig_with_other_senses_declares_no_tasks() -> None:
-    cfg = EnvConfig(id="panda/drawer", panda=PandaConfig(observe=("ee_pos", "object")))
+    cfg = PandaEnvConfig(id="panda/drawer", panda=PandaConfig(observe=("ee_pos", "object")))
     assert make(cfg).spec.tasks == ()
     check_tasks(make(cfg), auxiliary_tasks(cfg), steps=3)
 

@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 
 from roboloop.core.types import Array
-from roboloop.envs import EnvConfig, make, names
+from roboloop.envs import EnvConfig, make
 from roboloop.envs.check import check_env
 from roboloop.envs.env import FLOAT, EpisodeEnv, Outcome, Task, repeated
 from roboloop.envs.replay import ReplayWorld
+from roboloop.envs.tiny import suite as tiny_suite
 
 METAWORLD = ["metaworld/reach-v3", "metaworld/pick-place-v3", "metaworld/lever-pull-v3", "metaworld/basketball-v3"]
 GYM = ["gym/HalfCheetah-v5", "gym/Hopper-v5", "gym/Ant-v5", "Pendulum-v1"]
 CHOICES = ["gym/CartPole-v1", "Acrobot-v1", "gym/MountainCar-v0", "gym/Taxi-v4"]
-TINY = [f"tiny/{task}" for task in names.TINY]
+TINY = [f"tiny/{task}" for task in tiny_suite.TASKS]
 HOPPER = ["hopper/bullet", "hopper/dart", "hopper/mujoco"]
 DMC = ["dmc/walker-walk", "dmc/cartpole-swingup", "dmc/reacher-easy"]
 

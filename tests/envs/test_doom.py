@@ -19,6 +19,7 @@ from roboloop.core.types import Array
 from roboloop.envs import EnvConfig, make
 from roboloop.envs.check import check_env, check_seeding, check_spaces
 from roboloop.envs.doom.scenarios import SCENARIOS, Delta, Rise, either, turning
+from roboloop.envs.doom.suite import DoomEnvConfig
 from roboloop.envs.env import SimulatorDied
 
 pytest.importorskip("vizdoom")
@@ -29,7 +30,7 @@ CHECKED = ["basic", "health-gathering-supreme", "deathmatch"]
 @contextmanager
 def doom(task: str, **settings: Any) -> Iterator[Any]:
     """Open a task with the customary frame skip."""
-    env = make(EnvConfig(id=f"doom/{task}", **{"action_repeat": 4, **settings}))
+    env = make(DoomEnvConfig(id=f"doom/{task}", **{"action_repeat": 4, **settings}))
     try:
         yield env
     finally:
@@ -67,7 +68,7 @@ def gone(pid: int, within_s: float = 5.0) -> bool:
 
 @pytest.mark.parametrize("task", CHECKED)
 def test_a_task_passes_the_contract(task: str) -> None:
-    cfg = EnvConfig(id=f"doom/{task}", action_repeat=4, max_episode_steps=90, grayscale=task == CHECKED[1])
+    cfg = DoomEnvConfig(id=f"doom/{task}", action_repeat=4, max_episode_steps=90, grayscale=task == CHECKED[1])
     check_env(lambda: make(cfg), steps=16)
 
 

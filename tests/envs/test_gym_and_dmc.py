@@ -16,10 +16,14 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+from roboloop.core.config import override
 from roboloop.core.errors import ConfigError
+from roboloop.core.flags import parse_flags
 from roboloop.envs import EnvConfig, headless, make
 from roboloop.envs.check import check_env
+from roboloop.envs.config import ViewEnvConfig
 from roboloop.envs.headless import prefer_egl, probe
+from roboloop.run.config import Experiment
 
 prefer_egl()
 
@@ -117,7 +121,7 @@ def test_unbounded_actions_are_refused() -> None:
 
 
 def test_dmc_from_pixels_shows_where_an_action_led_and_keeps_the_contract() -> None:
-    cfg = EnvConfig(id="dmc/cartpole-swingup", observe="pixels", action_repeat=8, max_episode_steps=120)
+    cfg = ViewEnvConfig(id="dmc/cartpole-swingup", observe="pixels", action_repeat=8, max_episode_steps=120)
     check_env(lambda: make(cfg), steps=10)
     env, state = make(cfg), make(dataclasses.replace(cfg, observe="state"))
     assert (env.spec.obs_shape, env.spec.obs_dtype) == ((3, 64, 64), "uint8")
@@ -133,18 +137,18 @@ def test_dmc_from_pixels_shows_where_an_action_led_and_keeps_the_contract() -> N
 
 
 def test_dmc_pictures_have_the_size_that_is_asked_for_and_no_grey() -> None:
-    env = make(EnvConfig(id="dmc/ball_in_cup-catch", observe="pixels", image_size=(48, 40)))
+    env = make(ViewEnvConfig(id="dmc/ball_in_cup-catch", observe="pixels", image_size=(48, 40)))
     assert env.reset(0).shape == env.spec.obs_shape == (3, 48, 40)
     env.close()
-    with pytest.raises(ConfigError, match="have colours"):
-        make(EnvConfig(id="dmc/cartpole-swingup", observe="pixels", grayscale=True))
 
 
 def test_pixels_are_refused_where_there_is_one_view() -> None:
-    with pytest.raises(ConfigError, match=r"'pixels' is for dmc/\.\.\., soft/\.\.\.; tiny/point has one view"):
-        make(EnvConfig(id="tiny/point", observe="pixels"))
+    with pytest.raises(ConfigError, match=r"tiny/point has no env\.observe, it is for dmc, soft"):
+        parse_flags(Experiment(), ["--env.id", "tiny/point", "--env.observe", "pixels"])
+    with pytest.raises(ConfigError, match=r"tiny/point has no env\.observe, it is for dmc, soft"):
+        override(Experiment(), {"env": {"id": "tiny/point", "observe": "pixels"}})
     with pytest.raises(ConfigError, match="did you mean 'pixels'"):
-        make(EnvConfig(id="dmc/cartpole-swingup", observe="pixel"))
+        make(ViewEnvConfig(id="dmc/cartpole-swingup", observe="pixel"))
 
 
 def in_a_process(*args: object, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -202,8 +206,9 @@ def test_training_from_state_needs_no_backend_that_draws_but_one_that_mujoco_kno
 
 
 DRAW = """
-from roboloop.envs import EnvConfig, make
-env = make(EnvConfig(id="dmc/cartpole-swingup", observe="pixels", image_size=(500, 700)))
+from roboloop.envs import make
+from roboloop.envs.config import ViewEnvConfig
+env = make(ViewEnvConfig(id="dmc/cartpole-swingup", observe="pixels", image_size=(500, 700)))
 picture = env.reset(0)
 env.close()
 print(picture.shape, picture[:, 480:].std() > 0, picture[:, :, 640:].std() > 0)

@@ -11,11 +11,11 @@ from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array
 from roboloop.envs import EnvConfig, make
 from roboloop.envs.check import check_env
-from roboloop.envs.config import HybridConfig
 from roboloop.envs.frozen import FrozenPolicy, Layers
-from roboloop.envs.legged.config import LeggedConfig
+from roboloop.envs.legged.config import HybridConfig, LeggedConfig
 from roboloop.envs.legged.hopper import HopperTask
-from roboloop.envs.legged.suite import make_world
+from roboloop.envs.legged.make import make_world
+from roboloop.envs.legged.suite import HybridEnvConfig
 
 pytest.importorskip("pybullet")
 STATE, JOINTS, PARAMETERS = 11, 3, 7
@@ -40,13 +40,13 @@ def frozen(path: Path, obs_dim: int, action_dim: int, std: float = 0.3, scale: f
 @pytest.fixture
 def hybrid(tmp_path: Path) -> EnvConfig:
     behaviour = frozen(tmp_path / "b.safetensors", STATE, JOINTS)
-    return EnvConfig(id="hybrid/hopper-bullet", hybrid=HybridConfig(behaviour=behaviour))
+    return HybridEnvConfig(id="hybrid/hopper-bullet", hybrid=HybridConfig(behaviour=behaviour))
 
 
 @pytest.fixture
 def tuned(tmp_path: Path) -> EnvConfig:
     files = tuple(frozen(tmp_path / f"g{i}.safetensors", STATE + JOINTS, PARAMETERS, 0.2 + i) for i in range(2))
-    return EnvConfig(id="tuned/hopper-bullet", hybrid=HybridConfig(generators=files))
+    return HybridEnvConfig(id="tuned/hopper-bullet", hybrid=HybridConfig(generators=files))
 
 
 def test_both_pass_the_contract(hybrid: EnvConfig, tuned: EnvConfig) -> None:
@@ -71,7 +71,7 @@ def test_parameters_of_zero_are_the_source_bit_for_bit(hybrid: EnvConfig) -> Non
 
 def test_a_generator_that_always_says_zero_is_the_source_bit_for_bit(tmp_path: Path) -> None:
     file = frozen(tmp_path / "zero.safetensors", STATE + JOINTS, PARAMETERS, std=0.0, scale=0.0)
-    tuned = make(EnvConfig(id="tuned/hopper-bullet", hybrid=HybridConfig(generators=(file,))))
+    tuned = make(HybridEnvConfig(id="tuned/hopper-bullet", hybrid=HybridConfig(generators=(file,))))
     source, rng = make(EnvConfig(id="hopper/bullet")), np.random.default_rng(0)
     assert tuned.reset(5).tobytes() == source.reset(5).tobytes()
     for _ in range(40):
@@ -113,7 +113,7 @@ def test_the_observation_ends_with_what_the_robot_is_about_to_do(hybrid: EnvConf
 
 
 def test_each_step_draws_one_of_the_generators(tuned: EnvConfig, tmp_path: Path) -> None:
-    one = EnvConfig(id=tuned.id, hybrid=HybridConfig(generators=tuned.hybrid.generators[:1]))
+    one = HybridEnvConfig(id=tuned.id, hybrid=HybridConfig(generators=tuned.hybrid.generators[:1]))
     ends = []
     for cfg in (tuned, one):
         env = make(cfg)
@@ -141,4 +141,4 @@ def test_what_is_missing_is_named(cfg: EnvConfig, said: str) -> None:
 def test_a_policy_of_another_robot_is_refused(tmp_path: Path) -> None:
     other = frozen(tmp_path / "other.safetensors", 4, 2)
     with pytest.raises(ConfigError, match="sees 4 numbers and decides 2; here 11 are seen and 3 decided"):
-        make(EnvConfig(id="hybrid/hopper-bullet", hybrid=HybridConfig(behaviour=other)))
+        make(HybridEnvConfig(id="hybrid/hopper-bullet", hybrid=HybridConfig(behaviour=other)))

@@ -7,11 +7,13 @@ import pytest
 
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array
-from roboloop.envs import EnvConfig, make, names
+from roboloop.envs import EnvConfig, make
 from roboloop.envs.check import check_env
+from roboloop.envs.legged import suite as legged_suite
 from roboloop.envs.legged.config import LeggedConfig
 from roboloop.envs.legged.engine import Contact, Engine, make_engine
 from roboloop.envs.legged.hopper import CONTACT, MODEL, VARIANTS, HopperTask
+from roboloop.envs.legged.make import make_world
 from roboloop.envs.legged.model import (
     SUBSTEP_S,
     Joint,
@@ -23,7 +25,7 @@ from roboloop.envs.legged.model import (
     rotation_about,
     to_quaternion,
 )
-from roboloop.envs.legged.suite import make_world
+from roboloop.envs.legged.suite import LeggedEnvConfig
 from roboloop.envs.legged.variants import Situation, Variant, draw
 from roboloop.envs.legged.world import Frame, LeggedWorld
 
@@ -31,7 +33,7 @@ PACKAGES = {"bullet": "pybullet", "dart": "dartpy", "mujoco": "mujoco"}
 QUIET = LeggedConfig(obs_noise=0.0, action_noise=0.0)
 
 
-@pytest.fixture(params=names.LEGGED_ENGINES)
+@pytest.fixture(params=legged_suite.ENGINES)
 def engine(request: pytest.FixtureRequest) -> str:
     pytest.importorskip(PACKAGES[request.param])
     return str(request.param)
@@ -336,7 +338,7 @@ def test_a_heavy_robot_is_heavy_in_every_engine(engine: str) -> None:
 
 
 def test_every_variant_is_in_the_table_and_changes_something() -> None:
-    assert tuple(VARIANTS) == names.LEGGED_VARIANTS
+    assert tuple(VARIANTS) == legged_suite.VARIANTS
     assert all(variant != Variant() for variant in VARIANTS.values())
 
 
@@ -350,7 +352,7 @@ def test_an_unknown_variant_names_the_nearest_one() -> None:
     with pytest.raises(ConfigError, match="hopper/dart-soft: contacts of dart are rigid"):
         make(EnvConfig(id="hopper/dart-soft"))
     with pytest.raises(ConfigError, match="contacts of dart are rigid"):
-        make(EnvConfig(id="hopper/dart", legged=LeggedConfig(contact_damping_ns_m=10.0)))
+        make(LeggedEnvConfig(id="hopper/dart", legged=LeggedConfig(contact_damping_ns_m=10.0)))
 
 
 def test_numbers_of_the_config_go_before_those_of_the_variant() -> None:
@@ -364,7 +366,7 @@ def test_numbers_of_the_config_go_before_those_of_the_variant() -> None:
     with pytest.raises(ConfigError, match="torque_scale must be 3 numbers, one per motor, got 2"):
         world("mujoco", LeggedConfig(torque_scale=(1.0, 1.0)))
     with pytest.raises(ConfigError, match=r"env.legged.friction must be 0 or more, got -1"):
-        make(EnvConfig(id="hopper/mujoco", legged=LeggedConfig(friction=-1.0)))
+        make(LeggedEnvConfig(id="hopper/mujoco", legged=LeggedConfig(friction=-1.0)))
 
 
 def test_domains_are_drawn_anew_in_each_episode_and_never_by_chance(engine: str) -> None:
@@ -414,7 +416,7 @@ def test_variants_pass_the_contract(task: str) -> None:
 
 
 def test_randomized_and_pushed_episodes_pass_the_contract(engine: str) -> None:
-    cfg = EnvConfig(id=f"hopper/{engine}", legged=LeggedConfig(randomize=True, push_n=80.0), max_episode_steps=60)
+    cfg = LeggedEnvConfig(id=f"hopper/{engine}", legged=LeggedConfig(randomize=True, push_n=80.0), max_episode_steps=60)
     check_env(lambda: make(cfg), steps=20, pictures=False)
 
 

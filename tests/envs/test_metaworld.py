@@ -11,7 +11,8 @@ from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array
 from roboloop.envs import EnvConfig, make, scripted_policy
 from roboloop.envs.headless import prefer_egl
-from roboloop.envs.names import METAWORLD, MT10
+from roboloop.envs.metaworld.suite import MT10, MetaWorldEnvConfig
+from roboloop.envs.metaworld.suite import TASKS as METAWORLD
 
 prefer_egl()
 pytest.importorskip("metaworld")
@@ -64,7 +65,7 @@ def mixed_actions(task: str, obs: Array, step: int, rng: np.random.Generator) ->
 def assert_equal_to_original(task: str, steps: int, seed: int, reward_version: str = "v2") -> None:
     """Compare observations, rewards and success bit for bit over one episode."""
     plain = original(task, reward_version)
-    ours: Any = make(EnvConfig(id=f"metaworld/{task}", reward_version=reward_version))
+    ours: Any = make(MetaWorldEnvConfig(id=f"metaworld/{task}", reward_version=reward_version))
     assert ours.world._arm._shortcut, "the first substep is not cut short"
     rng = np.random.default_rng(seed)
     ours.reset(seed + 1)  # history must not matter
@@ -105,7 +106,7 @@ def test_many_resets_equal_the_original(task: str) -> None:
 @pytest.mark.parametrize("reward_version", ["v1", "v2"])
 @pytest.mark.parametrize("task", REMEMBERING)
 def test_a_restored_episode_goes_on_bit_for_bit_while_the_expert_works(task: str, reward_version: str) -> None:
-    cfg = EnvConfig(id=f"metaworld/{task}", reward_version=reward_version)
+    cfg = MetaWorldEnvConfig(id=f"metaworld/{task}", reward_version=reward_version)
     env, expert, rng = make(cfg), scripted_policy(task), np.random.default_rng(0)
     obs, actions, rewards = env.reset(4), [], []
     for step in range(160):
@@ -131,7 +132,7 @@ def test_goals_follow_the_seed_and_not_the_global_generator() -> None:
 
 
 def test_a_fixed_goal_stays_over_seeds_and_instances() -> None:
-    cfg = EnvConfig(id="metaworld/reach-v3", goal_mode="fixed")
+    cfg = MetaWorldEnvConfig(id="metaworld/reach-v3", goal_mode="fixed")
     env = make(cfg)
     goals = [env.reset(seed)[36:] for seed in (1, 2)] + [make(cfg).reset(3)[36:]]
     assert np.array_equal(goals[0], goals[1])

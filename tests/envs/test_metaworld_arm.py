@@ -12,7 +12,7 @@ from roboloop.core.types import Array
 from roboloop.envs import EnvConfig, make, scripted_policy
 from roboloop.envs.check import check_env
 from roboloop.envs.headless import prefer_egl
-from roboloop.envs.names import MT10
+from roboloop.envs.metaworld.suite import MT10
 
 prefer_egl()
 pytest.importorskip("metaworld", reason="roboloop[metaworld] is not installed")

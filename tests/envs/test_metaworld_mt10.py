@@ -9,7 +9,7 @@ from roboloop.core.types import Array
 from roboloop.envs import EnvConfig, make, scripted_policy
 from roboloop.envs.metaworld.lean import both, near, near_gaussian, quaternion
 from roboloop.envs.metaworld.mt10 import LEAN
-from roboloop.envs.names import MT10
+from roboloop.envs.metaworld.suite import MT10
 from tests.envs.test_metaworld import expert_action, original, reset_original
 
 reward_utils = pytest.importorskip("metaworld.utils.reward_utils", reason="roboloop[metaworld] is not installed")

@@ -10,8 +10,9 @@ import pytest
 
 from roboloop.core.errors import ConfigError
 from roboloop.core.state import equal
-from roboloop.envs import EnvConfig, make, names, scripted_policy
+from roboloop.envs import EnvConfig, make, scripted_policy
 from roboloop.envs.check import check_env
+from roboloop.envs.panda import suite as panda_suite
 from roboloop.envs.panda import tasks
 from roboloop.envs.panda.config import FaultPlan, PandaConfig
 from roboloop.envs.panda.features import features
@@ -25,12 +26,13 @@ from roboloop.envs.panda.robot import (
     Reading,
     RobotFault,
 )
+from roboloop.envs.panda.suite import PandaEnvConfig
 
 pytestmark = pytest.mark.skipif(find_spec("pybullet_data") is None, reason="the extra panda is not installed")
 
 
 def rig(task: str = "reach", **keys: Any) -> RigEnv:
-    env = make(EnvConfig(id=f"panda/{task}", panda=PandaConfig(**keys)))
+    env = make(PandaEnvConfig(id=f"panda/{task}", panda=PandaConfig(**keys)))
     assert isinstance(env, RigEnv)
     return env
 
@@ -47,12 +49,12 @@ def stand(env: RigEnv, done: list[int]) -> None:
         done.append(step)
 
 
-@pytest.mark.parametrize("task", names.PANDA)
+@pytest.mark.parametrize("task", panda_suite.TASKS)
 def test_the_task_passes_the_contract(task: str) -> None:
     check_env(lambda: make(EnvConfig(id=f"panda/{task}", max_episode_steps=30)), steps=16)
 
 
-@pytest.mark.parametrize("task", names.PANDA)
+@pytest.mark.parametrize("task", panda_suite.TASKS)
 def test_the_expert_solves_nineteen_of_twenty(task: str) -> None:
     env, expert, solved = rig(task, done_on_success=True), scripted_policy(f"panda/{task}"), 0
     for seed in range(20):
@@ -66,7 +68,7 @@ def test_the_expert_solves_nineteen_of_twenty(task: str) -> None:
 
 
 def test_the_static_names_are_those_of_the_table() -> None:
-    assert tuple(tasks.TABLE) == names.PANDA
+    assert tuple(tasks.TABLE) == panda_suite.TASKS
     assert all(name == task.name for name, task in tasks.TABLE.items())
 
 

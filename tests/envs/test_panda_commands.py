@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roboloop.envs import EnvConfig
-from roboloop.envs.panda import suite, tasks
+from roboloop.envs.panda import make as panda_make
+from roboloop.envs.panda import tasks
 from roboloop.envs.panda.features import features
 from roboloop.envs.panda.rig import RigEnv
 from roboloop.envs.panda.robot import (
@@ -19,6 +19,7 @@ from roboloop.envs.panda.robot import (
     LimitHit,
     Reading,
 )
+from roboloop.envs.panda.suite import PandaEnvConfig
 
 pytestmark = pytest.mark.skipif(find_spec("pybullet_data") is None, reason="the extra panda is not installed")
 
@@ -67,9 +68,9 @@ class StillRobot:
 
 
 def still(task: str = "reach") -> tuple[RigEnv, StillRobot]:
-    cfg = EnvConfig(id=f"panda/{task}")
+    cfg = PandaEnvConfig(id=f"panda/{task}")
     robot: Any = StillRobot(tasks.TABLE[task])
-    return suite.make(task, cfg, False, robot), robot
+    return panda_make.make(task, cfg, False, robot), robot
 
 
 def test_limits_and_force_cap_are_applied_before_a_command_is_sent() -> None:

@@ -14,10 +14,11 @@ import torch
 
 from roboloop.core.errors import MissingExtra
 from roboloop.core.types import Array
-from roboloop.envs.config import EnvConfig
-from roboloop.envs.panda import suite, tasks
+from roboloop.envs.panda import make as panda_make
+from roboloop.envs.panda import tasks
 from roboloop.envs.panda.polymetis import Address, PolymetisPanda
 from roboloop.envs.panda.robot import Command, ConnectionCut, ControllerStopped
+from roboloop.envs.panda.suite import PandaEnvConfig
 
 
 class RobotInterface:
@@ -207,7 +208,7 @@ def test_a_server_that_hangs_in_a_call_is_a_cut_line(
 
 def test_an_episode_can_be_played_on_it(polymetis: None) -> None:
     robot = PolymetisPanda(tasks.TABLE["reach"], camera)
-    env = suite.make("reach", EnvConfig(id="panda/reach"), False, robot)
+    env = panda_make.make("reach", PandaEnvConfig(id="panda/reach"), False, robot)
     obs = env.begin(0)
     for _ in range(2):
         env.send(np.array([1.0, 0.0, 0.0]))

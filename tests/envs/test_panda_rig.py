@@ -27,7 +27,8 @@ from roboloop.envs.panda.admission import token_path
 from roboloop.envs.panda.client import ProcessPanda
 from roboloop.envs.panda.config import FaultPlan, PandaConfig
 from roboloop.envs.panda.robot import Command, ConnectionCut, DriverDied
-from roboloop.envs.registry import knock
+from roboloop.envs.panda.suite import PandaEnvConfig
+from roboloop.envs.registry import check_reachable
 from tests.own import listening
 from tests.rigs import PATIENCE_S, Standing, first_fault
 
@@ -35,7 +36,7 @@ pytestmark = pytest.mark.skipif(find_spec("pybullet_data") is None, reason="the 
 
 
 def config(address: str, task: str = "reach", **keys: Any) -> EnvConfig:
-    return EnvConfig(id=f"panda/{task}", panda=PandaConfig(driver="process", address=address, **keys))
+    return PandaEnvConfig(id=f"panda/{task}", panda=PandaConfig(driver="process", address=address, **keys))
 
 
 def client(rig: Standing) -> ProcessPanda:
@@ -143,7 +144,7 @@ def test_knocking_and_asking_for_another_task_do_not_disturb_whoever_is_at_work(
     rig = standing()
     with client(rig) as robot:
         robot.start()
-        knock(config(rig.address))
+        check_reachable(config(rig.address))
         with pytest.raises(ConfigError, match=f"asks for panda/push, but the rig on {rig.address} is panda/reach"):
             make(config(rig.address, "push")).reset(0)
         robot.start()
@@ -190,7 +191,7 @@ def test_nobody_there_is_one_line_that_says_how_to_start_a_rig(standing: Callabl
         port = taken.getsockname()[1]
         said = f"nobody answers on 127.0.0.1:{port} .* 'roboloop rig panda/reach --port"
         with pytest.raises(ConfigError, match=said):
-            knock(config(f"127.0.0.1:{port}"))
+            check_reachable(config(f"127.0.0.1:{port}"))
 
 
 @pytest.mark.parametrize(
@@ -206,7 +207,7 @@ def test_without_the_right_token_nobody_is_let_in(
     if token is not None:
         path.write_text(token)
     with pytest.raises(ConfigError, match=said):
-        knock(config(rig.address))
+        check_reachable(config(rig.address))
 
 
 def test_something_else_on_that_port_is_no_rig(standing: Callable[..., Standing]) -> None:
@@ -217,7 +218,7 @@ def test_something_else_on_that_port_is_no_rig(standing: Callable[..., Standing]
         answering = threading.Thread(target=lambda: stranger.accept()[0].sendall(b"HTTP/1.1 400 Bad Request"))
         answering.start()
         with pytest.raises(ConfigError, match="is no rig"):
-            knock(config(f"127.0.0.1:{port}"))
+            check_reachable(config(f"127.0.0.1:{port}"))
         answering.join()
 
 
@@ -255,4 +256,4 @@ def test_an_address_is_of_one_arm_on_the_wall_clock() -> None:
     with pytest.raises(ConfigError, match="driver process, not virtual"):
         PandaConfig(address="127.0.0.1:7317").check()
     with pytest.raises(ConfigError, match="one arm is there, not 2"):
-        EnvConfig(num_envs=2, panda=PandaConfig(driver="process", address="127.0.0.1:7317")).check()
+        PandaEnvConfig(num_envs=2, panda=PandaConfig(driver="process", address="127.0.0.1:7317")).check()

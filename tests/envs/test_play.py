@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from roboloop.core.errors import ConfigError
-from roboloop.envs import EnvConfig, auxiliary_tasks, make, names, scripted_policy
+from roboloop.envs import EnvConfig, auxiliary_tasks, make, scripted_policy
 from roboloop.envs.check import check_env, check_tasks
 from roboloop.envs.env import EpisodeEnv
+from roboloop.envs.play import suite as play_suite
 from roboloop.envs.play.tasks import CLOSED, HOLDING, OPEN, PERCH_STAND, PLATE_Y, SHELF_STAND, SHELF_X, STAND_Y, Scene
 from roboloop.envs.play.world import FALL, SPEED
 
@@ -30,20 +31,20 @@ def moved(env: EpisodeEnv, x: float, y: float, grip: float) -> Scene:
     return scene(env)
 
 
-@pytest.mark.parametrize("task", names.PLAY)
+@pytest.mark.parametrize("task", play_suite.TASKS)
 def test_the_world_passes_the_contract(task: str) -> None:
     check_env(lambda: make(EnvConfig(id=f"play/{task}")))
 
 
-@pytest.mark.parametrize("task", names.PLAY)
+@pytest.mark.parametrize("task", play_suite.TASKS)
 def test_the_tasks_are_pure_functions_of_rows_and_the_main_one_is_first(task: str) -> None:
     env, tasks = play(task), auxiliary_tasks(EnvConfig(id=f"play/{task}"))
     check_tasks(env, tasks)
     assert tasks.names[0] == task
-    assert {*tasks.names, "place"} == {*names.PLAY} - {"perch"} | {task}
+    assert {*tasks.names, "place"} == {*play_suite.TASKS} - {"perch"} | {task}
 
 
-@pytest.mark.parametrize("task", names.PLAY)
+@pytest.mark.parametrize("task", play_suite.TASKS)
 def test_the_worlds_own_reward_and_success_are_those_of_the_first_task_bit_for_bit(task: str) -> None:
     env, tasks = (
         make(EnvConfig(id=f"play/{task}", max_episode_steps=2000)),
@@ -146,7 +147,7 @@ def successes(task: str, steps: int, scenes: int, noise: float = 0.0) -> float:
     return solved / scenes
 
 
-@pytest.mark.parametrize("task", names.PLAY)
+@pytest.mark.parametrize("task", play_suite.TASKS)
 def test_the_expert_of_each_task_solves_it_and_stays(task: str) -> None:
     assert successes(task, steps=60, scenes=40) == 1.0
     assert successes(task, steps=100, scenes=40, noise=1.0) == 1.0
@@ -196,7 +197,7 @@ def test_an_unknown_task_is_one_line_with_the_nearest() -> None:
         make(EnvConfig(id="play/plase"))
     with pytest.raises(ConfigError, match="play/place: unknown task 'graps'; did you mean 'grasp'"):
         scripted_policy("play/place", "graps")
-    with pytest.raises(ConfigError, match=r"tiny/point declares no auxiliary tasks: there are some in panda/\.\.\."):
+    with pytest.raises(ConfigError, match=r"has no auxiliary tasks: name some with env.tasks, or take panda/\.\.\."):
         auxiliary_tasks(EnvConfig(id="tiny/point"))
 
 

@@ -8,6 +8,7 @@ import pytest
 from roboloop.envs.legged.clearance import lowest_m, raised
 from roboloop.envs.legged.config import LeggedConfig
 from roboloop.envs.legged.hopper import MODEL, HopperTask
+from roboloop.envs.legged.make import make_world
 from roboloop.envs.legged.model import Shape
 from roboloop.envs.legged.prediction import (
     Pose,
@@ -21,7 +22,6 @@ from roboloop.envs.legged.prediction import (
     starts,
 )
 from roboloop.envs.legged.quadruped import LaikagoTask
-from roboloop.envs.legged.suite import make_world
 
 QUIET = LeggedConfig(obs_noise=0, action_noise=0)
 DX = 5

@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 
 from roboloop.core.types import Array
-from roboloop.envs import EnvConfig, make, names
+from roboloop.envs import EnvConfig, make
 from roboloop.envs.check import check_env
+from roboloop.envs.legged import suite as legged_suite
 from roboloop.envs.legged.config import LeggedConfig
 from roboloop.envs.legged.engine import Engine, make_engine
+from roboloop.envs.legged.make import find_robot, make_world
 from roboloop.envs.legged.model import from_quaternion, from_rpy
 from roboloop.envs.legged.quadruped import A1Task, LaikagoTask, QuadrupedTask, roll_pitch_yaw
 from roboloop.envs.legged.quadrupeds import Mass, box_inertia, joined
-from roboloop.envs.legged.suite import find_robot, make_world
+from roboloop.envs.legged.suite import LeggedEnvConfig
 from roboloop.envs.legged.world import Frame
 
 PACKAGES = {"bullet": "pybullet", "dart": "dartpy", "mujoco": "mujoco"}
@@ -24,7 +26,7 @@ QUIET = LeggedConfig(obs_noise=0.0, action_noise=0.0)
 ROBOTS = {"laikago": LaikagoTask, "a1": A1Task}
 
 
-@pytest.fixture(params=names.LEGGED_ENGINES)
+@pytest.fixture(params=legged_suite.ENGINES)
 def engine(request: pytest.FixtureRequest) -> str:
     pytest.importorskip(PACKAGES[request.param])
     return str(request.param)
@@ -104,7 +106,7 @@ def test_engines_agree_with_the_table_and_keep_what_they_are_given(task: Quadrup
 
 def test_a_tumbling_robot_flies_alike_in_all_engines(task: QuadrupedTask) -> None:
     ends = []
-    for name in names.LEGGED_ENGINES:
+    for name in legged_suite.ENGINES:
         pytest.importorskip(PACKAGES[name])
         robot = make_engine(name, task.model, task.contact)
         q, dq = task.start(np.random.default_rng(1))
@@ -215,7 +217,7 @@ def test_the_reward_is_paid_by_the_table(task: QuadrupedTask) -> None:
 @pytest.mark.parametrize("robot", ROBOTS)
 def test_variants_are_named_alike_for_every_robot(robot: str) -> None:
     variants = find_robot(robot).variants
-    assert tuple(variants) == names.LEGGED_VARIANTS
+    assert tuple(variants) == legged_suite.VARIANTS
     heavy = variants["heavy"].loads
     model = find_robot(robot).model
     for link in model.links:
@@ -239,5 +241,5 @@ def test_quadrupeds_pass_the_contract(env_id: str) -> None:
 
 
 def test_a1_passes_the_contract_in_every_engine(engine: str) -> None:
-    cfg = EnvConfig(id=f"a1/{engine}", legged=LeggedConfig(randomize=True, push_n=5.0), max_episode_steps=30)
+    cfg = LeggedEnvConfig(id=f"a1/{engine}", legged=LeggedConfig(randomize=True, push_n=5.0), max_episode_steps=30)
     check_env(lambda: make(cfg), steps=12, pictures=False)

@@ -9,45 +9,38 @@ import sys
 import pytest
 
 from roboloop.core.errors import ConfigError, MissingExtra
+from roboloop.core.resolve import resolve
 from roboloop.envs import EnvConfig, known_ids, make, registry, task_name
+from roboloop.envs.config import PictureEnvConfig
+from roboloop.envs.dmc.suite import IDS as DMC
 from roboloop.envs.doom.scenarios import SCENARIOS
+from roboloop.envs.doom.suite import IDS as DOOM
+from roboloop.envs.gym.suite import IDS as GYM
 from roboloop.envs.headless import prefer_egl
-from roboloop.envs.names import DMC, DOOM, GYM, METAWORLD, MT10
+from roboloop.envs.metaworld.suite import MT10, MetaWorldEnvConfig
+from roboloop.envs.metaworld.suite import TASKS as METAWORLD
+
+FUNCTIONS = ("make", "tasks", "expert", "serve", "check_reachable")
 
 
-@pytest.mark.parametrize("suite", registry.SUITES)
-def test_each_suite_resolves(suite: str) -> None:
+@pytest.mark.parametrize("name", registry.SUITES)
+def test_each_record_has_the_name_of_its_row_and_functions_that_resolve(name: str) -> None:
     prefer_egl()
-    if any(importlib.util.find_spec(package) is None for package in registry.PACKAGES[suite][:1]):
-        pytest.skip(f"{suite} is not installed")
-    assert callable(registry.resolve(registry.SUITES[suite]))
-
-
-@pytest.mark.parametrize("suite", registry.RIGS)
-def test_every_row_of_the_rigs_resolves(suite):
-    pytest.importorskip(registry.PACKAGES[suite][0])
-    assert callable(registry.resolve(registry.RIGS[suite]))
-
-
-@pytest.mark.parametrize("suite", registry.EXPERTS)
-def test_each_suites_experts_resolve(suite: str) -> None:
-    assert callable(registry.resolve(registry.EXPERTS[suite]))
-
-
-@pytest.mark.parametrize("suite", registry.TASKS)
-def test_each_suites_tasks_resolve(suite: str) -> None:
-    assert callable(registry.resolve(registry.TASKS[suite]))
+    suite = registry.find_suite(name)
+    if any(importlib.util.find_spec(package) is None for package in suite.packages):
+        pytest.skip(f"{name} is not installed")
+    assert suite.name == name
+    assert all(callable(resolve(made)) for made in (getattr(suite, part) for part in FUNCTIONS) if made)
+    assert suite.config().id
 
 
 @pytest.mark.parametrize("env_id", ["gym/CartPole-v1", "tiny/point"])
 def test_an_environment_without_an_expert_names_the_suites_that_have_some(env_id: str) -> None:
-    with pytest.raises(ConfigError, match=rf"{env_id} has no scripted expert: there are experts for metaworld/\.\.\."):
+    with pytest.raises(
+        ConfigError,
+        match=rf"{env_id} has no scripted expert: name one with env.expert; there are experts for metaworld/\.\.\.",
+    ):
         registry.scripted_policy(env_id)
-
-
-def test_another_suite_adds_its_experts_by_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry.EXPERTS, "tiny", "roboloop.envs.registry:task_name")
-    assert registry.scripted_policy("tiny/point") == "point"
 
 
 def test_importing_the_package_imports_no_simulator() -> None:
@@ -137,10 +130,10 @@ def test_a_missing_simulator_names_the_extra_to_install(
         (EnvConfig(action_repeat=0), "env.action_repeat must be at least 1, got 0"),
         (EnvConfig(num_envs=-1), "env.num_envs must be at least 1, got -1"),
         (EnvConfig(max_episode_steps=0), "env.max_episode_steps must be at least 1"),
-        (EnvConfig(image_size=(72,)), "env.image_size must be height and width"),  # type: ignore[arg-type]
-        (EnvConfig(image_size=(0, 84)), "env.image_size must be height and width"),
-        (EnvConfig(reward_version="v3"), "one of v1, v2, got 'v3'"),
-        (EnvConfig(goal_mode="randon"), "did you mean 'random'"),
+        (PictureEnvConfig(image_size=(72,)), "env.image_size must be height and width"),  # type: ignore[arg-type]
+        (PictureEnvConfig(image_size=(0, 84)), "env.image_size must be height and width"),
+        (MetaWorldEnvConfig(reward_version="v3"), "one of v1, v2, got 'v3'"),
+        (MetaWorldEnvConfig(goal_mode="randon"), "did you mean 'random'"),
     ],
 )
 def test_impossible_values_are_refused_in_one_line(cfg: EnvConfig, message: str) -> None:

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 from roboloop.core.errors import ConfigError
-from roboloop.envs import EnvConfig, make, names, registry
+from roboloop.envs import EnvConfig, make, registry
 from roboloop.envs.check import check_env
 from roboloop.envs.headless import prefer_egl
+from roboloop.envs.soft import suite as soft_suite
+from roboloop.envs.soft.suite import SoftEnvConfig
 
 prefer_egl()
 pytest.importorskip("mujoco")
@@ -30,7 +32,7 @@ FEW = ("rope-straighten", "cloth-spread", "cloth-two-hand", "seam-3")
 
 
 def soft(task: str, observe: str = "state", horizon: int | None = None, **options: Any) -> SoftEnv:
-    cfg = EnvConfig(id=f"soft/{task}", observe=observe, max_episode_steps=horizon, soft=SoftConfig(**options))
+    cfg = SoftEnvConfig(id=f"soft/{task}", observe=observe, max_episode_steps=horizon, soft=SoftConfig(**options))
     env = make(cfg)
     assert isinstance(env, SoftEnv)
     return env
@@ -41,10 +43,10 @@ def physics_of(env: SoftEnv) -> Physics:
 
 
 def test_the_names_are_those_of_the_tasks() -> None:
-    assert set(names.SOFT) == set(TASKS)
+    assert set(soft_suite.TASKS) == set(TASKS)
 
 
-@pytest.mark.parametrize("task", names.SOFT)
+@pytest.mark.parametrize("task", soft_suite.TASKS)
 def test_every_task_passes_the_contract(task: str) -> None:
     check_env(lambda: soft(task, horizon=5, pool=4, pick="given"), steps=4)
 
@@ -292,7 +294,7 @@ def test_episodes_never_begin_alike_although_the_pool_is_small() -> None:
     assert (fixed.reset(0)["vector"] == fixed.reset(1)["vector"]).all()
 
 
-@pytest.mark.parametrize("task", names.SOFT)
+@pytest.mark.parametrize("task", soft_suite.TASKS)
 @pytest.mark.parametrize("start", ["random", "fixed"])
 def test_no_episode_begins_with_its_task_done_however_small_the_pool(task: str, start: str) -> None:
     env = soft(task, pool=1, start=start)
@@ -361,14 +363,16 @@ def test_scripted_hands_are_found_by_name() -> None:
     ("cfg", "message"),
     [
         (EnvConfig(id="soft/cloth-spraed"), "did you mean 'cloth-spread'"),
-        (EnvConfig(id="soft/cloth-spread", soft=SoftConfig(pick="choosen")), "did you mean 'chosen'"),
-        (EnvConfig(id="soft/cloth-spread", soft=SoftConfig(reward="cover")), "did you mean 'coverage'"),
-        (EnvConfig(id="soft/rope-straighten", soft=SoftConfig(reward="area")), "is one of line, distance, not 'area'"),
-        (EnvConfig(id="soft/cloth-spread", soft=SoftConfig(randomize=("colours",))), "did you mean 'colors'"),
-        (EnvConfig(id="soft/cloth-spread", soft=SoftConfig(pool=-1)), "env.soft.pool must be 0 or more"),
-        (EnvConfig(id="soft/cloth-spread", image_size=(64, 48)), "must be square"),
+        (SoftEnvConfig(id="soft/cloth-spread", soft=SoftConfig(pick="choosen")), "did you mean 'chosen'"),
+        (SoftEnvConfig(id="soft/cloth-spread", soft=SoftConfig(reward="cover")), "did you mean 'coverage'"),
+        (
+            SoftEnvConfig(id="soft/rope-straighten", soft=SoftConfig(reward="area")),
+            "is one of line, distance, not 'area'",
+        ),
+        (SoftEnvConfig(id="soft/cloth-spread", soft=SoftConfig(randomize=("colours",))), "did you mean 'colors'"),
+        (SoftEnvConfig(id="soft/cloth-spread", soft=SoftConfig(pool=-1)), "env.soft.pool must be 0 or more"),
+        (SoftEnvConfig(id="soft/cloth-spread", image_size=(64, 48)), "must be square"),
         (EnvConfig(id="soft/cloth-spread", action_repeat=2), "repeats no actions"),
-        (EnvConfig(id="soft/cloth-spread", grayscale=True), "pictures in color"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(cfg: EnvConfig, message: str) -> None:

@@ -8,9 +8,10 @@ import pytest
 from roboloop.core.blueprint import build_policy
 from roboloop.core.errors import ConfigError
 from roboloop.core.state import spec_from_data, spec_to_data
-from roboloop.envs import EnvConfig, make, names, registry, scripted_policy, task_name
+from roboloop.envs import EnvConfig, make, registry, scripted_policy, task_name
 from roboloop.envs.check import check_env
 from roboloop.envs.headless import prefer_egl
+from roboloop.envs.metaworld import suite as metaworld_suite
 
 TWO = EnvConfig(id="tiny/point+mirror")
 
@@ -19,7 +20,7 @@ TWO = EnvConfig(id="tiny/point+mirror")
     ("env_id", "tasks"),
     [
         ("metaworld/mt3", ("reach-v3", "window-open-v3", "drawer-close-v3")),
-        ("metaworld/mt10", names.MT10),
+        ("metaworld/mt10", metaworld_suite.MT10),
         ("metaworld/reach-v3+push-v3", ("reach-v3", "push-v3")),
         ("metaworld/0+8", ("reach-v3", "window-open-v3")),
         ("tiny/point+mirror", ("point", "mirror")),
@@ -34,19 +35,19 @@ def test_an_id_names_one_task_or_several(env_id: str, tasks: tuple[str, ...]) ->
 def test_the_sets_are_metaworlds_own() -> None:
     prefer_egl()
     env_dict = pytest.importorskip("metaworld.env_dict")
-    assert {name: len(tasks) for name, tasks in names.METAWORLD_SETS.items()} == {
+    assert {name: len(tasks) for name, tasks in metaworld_suite.SETS.items()} == {
         "mt3": 3, "mt10": 10, "mt25": 25, "mt50": 50
     }  # fmt: skip
-    assert list(names.MT25) == list(env_dict.MT25_V3)
-    assert set(names.METAWORLD_SETS["mt50"]) == set(env_dict.MT50_V3)
+    assert list(metaworld_suite.MT25) == list(env_dict.MT25_V3)
+    assert set(metaworld_suite.SETS["mt50"]) == set(env_dict.MT50_V3)
 
 
 def test_names_of_sets_are_safe_in_a_path_and_never_too_long() -> None:
     assert task_name("metaworld/mt3") == "mt3"
     assert task_name("metaworld/0+8") == "reach-v3+window-open-v3"
-    many = task_name("metaworld/" + "+".join(names.METAWORLD[:20]))
+    many = task_name("metaworld/" + "+".join(metaworld_suite.TASKS[:20]))
     assert len(many) < 120
-    assert many != task_name("metaworld/" + "+".join(names.METAWORLD[:21]))
+    assert many != task_name("metaworld/" + "+".join(metaworld_suite.TASKS[:21]))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_the_expert_of_a_set_asks_each_tasks_own() -> None:
     found = expert.act(obs, memory, False, rng).action
     again = build_policy(expert.blueprint()).act(obs, memory, False, rng).action
     for row, column in enumerate((2, 0, 1, 0)):
-        own = scripted_policy(names.METAWORLD_SETS["mt3"][column])
+        own = scripted_policy(metaworld_suite.SETS["mt3"][column])
         wanted = own.act(obs[row : row + 1, :39], memory[:1], False, rng).action[0]
         assert found[row].tolist() == again[row].tolist() == wanted.tolist()
     for env in envs:

@@ -19,14 +19,14 @@ import pytest
 
 from roboloop.core.errors import ConfigError
 from roboloop.core.wire import decode, encode
-from roboloop.envs import EnvConfig
 from roboloop.envs.panda import drivers
 from roboloop.envs.panda.admission import token_path
 from roboloop.envs.panda.client import ProcessPanda
 from roboloop.envs.panda.config import PandaConfig
 from roboloop.envs.panda.link import LONGEST, Garbled, Unpacker, command_to_data, pack, reading_to_data
 from roboloop.envs.panda.robot import Command, Reading, RobotFault
-from roboloop.envs.registry import knock
+from roboloop.envs.panda.suite import PandaEnvConfig
+from roboloop.envs.registry import check_reachable
 from tests.rigs import Standing, first_fault
 
 pytestmark = pytest.mark.skipif(find_spec("pybullet_data") is None, reason="the extra panda is not installed")
@@ -353,7 +353,7 @@ def test_what_a_stranger_answers_in_place_of_a_rig_is_one_plain_line(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with stand_in(iter([answer])) as address, pytest.raises(ConfigError) as error:
-        knock(EnvConfig(id="panda/reach", panda=PandaConfig(driver="process", address=address)))
+        check_reachable(PandaEnvConfig(id="panda/reach", panda=PandaConfig(driver="process", address=address)))
     assert str(error.value).isprintable()
     assert len(str(error.value)) < 300
 
@@ -365,7 +365,7 @@ def test_a_rig_that_answers_byte_by_byte_is_not_waited_for(tmp_path: Path, monke
     letters = (GREETING[i : i + 1] for i in range(40))
     with stand_in(letters, pause_s=0.1) as address:
         with pytest.raises(ConfigError, match="gave no answer"):
-            knock(EnvConfig(id="panda/reach", panda=PandaConfig(driver="process", address=address)))
+            check_reachable(PandaEnvConfig(id="panda/reach", panda=PandaConfig(driver="process", address=address)))
         assert time.monotonic() - began_s < 2.0
 
 

@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roboloop.envs import EnvConfig, make, scripted_policy
+from roboloop.envs import make, scripted_policy
 from roboloop.envs.panda.config import FaultPlan, PandaConfig
 from roboloop.envs.panda.link import LONGEST, Garbled, Unpacker, command_from_data, command_to_data, pack
 from roboloop.envs.panda.rig import RigEnv
 from roboloop.envs.panda.robot import Command, ConnectionCut, ControllerStopped, DriverDied
+from roboloop.envs.panda.suite import PandaEnvConfig
 from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.group import GroupPlan
 from roboloop.sample.serial import SerialSampler
@@ -41,7 +42,7 @@ def rig() -> Iterator[Callable[..., RigEnv]]:
     made: list[RigEnv] = []
 
     def start(**keys: Any) -> RigEnv:
-        env = make(EnvConfig(id="panda/reach", panda=PandaConfig(driver="process", **keys)))
+        env = make(PandaEnvConfig(id="panda/reach", panda=PandaConfig(driver="process", **keys)))
         assert isinstance(env, RigEnv)
         made.append(env)
         return env
@@ -270,7 +271,7 @@ def test_a_driver_refuses_commands_that_no_arm_should_be_told(change: dict[str, 
 
 
 def test_a_sampler_closes_the_episode_before_the_fault_and_goes_on() -> None:
-    env_config = EnvConfig(id="panda/reach", panda=PandaConfig(faults=(FaultPlan("controller", 1.0, chance=0.5),)))
+    env_config = PandaEnvConfig(id="panda/reach", panda=PandaConfig(faults=(FaultPlan("controller", 1.0, chance=0.5),)))
     env = make(env_config)
     shape = RolloutShape(env.spec, steps=25, num_envs=1)
     sampler = SerialSampler(lambda _: make(env_config), [GroupPlan(0, 0, 1, seed=3)], shape, max_faults=20)

@@ -9,6 +9,7 @@ from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import SimulatorDied
 from roboloop.envs.registry import make
 from roboloop.envs.soft.config import SoftConfig
+from roboloop.envs.soft.suite import SoftEnvConfig
 from roboloop.run.evaluate import TEST, VALIDATION, Evaluator, Plan, summarise
 from roboloop.track.read import read_jsonl
 
@@ -153,7 +154,7 @@ def test_an_episode_whose_simulator_always_dies_counts_as_it_stood(tmp_path):
 
 def test_what_an_environment_counts_is_in_the_row_of_each_episode(tmp_path):
     pytest.importorskip("mujoco")
-    soft = EnvConfig(id="soft/rope-straighten", eval_max_episode_steps=4, soft=SoftConfig(pick="chosen"))
+    soft = SoftEnvConfig(id="soft/rope-straighten", eval_max_episode_steps=4, soft=SoftConfig(pick="chosen"))
     tester = Evaluator(lambda _: make(soft, evaluation=True), frame_stack=1, lanes=1)
     policy = UniformPolicy(make(soft, evaluation=True).spec)
     summary = tester.run(policy, Plan(episodes=2, seed=0, split=TEST), tmp_path / "r.jsonl")

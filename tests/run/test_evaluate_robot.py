@@ -19,6 +19,7 @@ from roboloop.core.errors import WorkerLost
 from roboloop.core.types import Decision
 from roboloop.envs import EnvConfig, make
 from roboloop.envs.panda.config import FaultPlan, PandaConfig
+from roboloop.envs.panda.suite import PandaEnvConfig
 from roboloop.run.build import eval_lanes
 from roboloop.run.evaluate import TEST, Evaluator, Plan
 from tests.envs.test_panda_rig import Standing
@@ -58,7 +59,7 @@ class Robots:
 
     def __init__(self, **keys: Any) -> None:
         self.made: list[Any] = []
-        self._config = EnvConfig(id="panda/reach", panda=PandaConfig(**{**QUICK, **keys}))
+        self._config = PandaEnvConfig(id="panda/reach", panda=PandaConfig(**{**QUICK, **keys}))
 
     def __call__(self, lane: int) -> Any:
         self.made.append(make(self._config, evaluation=True))
@@ -82,7 +83,7 @@ def real_run(tiny: Any) -> Path:
 
 
 def test_a_robot_is_one_lane() -> None:
-    assert eval_lanes(EnvConfig(id="panda/reach", panda=PandaConfig(driver="process")), 50) == 1
+    assert eval_lanes(PandaEnvConfig(id="panda/reach", panda=PandaConfig(driver="process")), 50) == 1
     assert eval_lanes(EnvConfig(id="panda/reach"), 50) == 10
 
 

@@ -14,9 +14,10 @@ from roboloop.core.rng import stream
 from roboloop.data.dataset import Dataset
 from roboloop.data.experts import split
 from roboloop.envs import EnvConfig, make
-from roboloop.envs.config import HybridConfig
 from roboloop.envs.frozen import FrozenPolicy
+from roboloop.envs.legged.config import HybridConfig
 from roboloop.envs.legged.hopper import HopperTask
+from roboloop.envs.legged.suite import HybridEnvConfig
 from roboloop.run.sysid import Generation, constant, huber_loss, search
 
 QUIET = "--env.legged.obs-noise 0 --env.legged.action-noise 0".split()
@@ -219,7 +220,7 @@ def test_what_is_found_stands_where_a_generator_can(tmp_path):
     half[6] = np.log(0.5) / np.log(HopperTask.parameters.motor)
     path = tmp_path / "half.safetensors"
     path.write_bytes(constant(half, 14, {}).to_bytes())
-    tuned = make(EnvConfig(id="tuned/hopper-bullet", hybrid=HybridConfig(generators=(str(path),))))
+    tuned = make(HybridEnvConfig(id="tuned/hopper-bullet", hybrid=HybridConfig(generators=(str(path),))))
     weak = make(EnvConfig(id="hopper/bullet-power"))
     np.testing.assert_array_equal(tuned.reset(5), weak.reset(5))
     for action in np.random.default_rng(0).uniform(-0.3, 0.3, (8, 3)).astype(np.float32):

@@ -18,6 +18,7 @@ from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import Outcome
 from roboloop.envs.panda.config import FaultPlan, PandaConfig
 from roboloop.envs.panda.robot import Overrun
+from roboloop.envs.panda.suite import PandaEnvConfig
 from roboloop.envs.registry import make
 from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.config import SampleConfig
@@ -195,7 +196,7 @@ def test_an_environment_that_waits_for_us_has_no_real_time():
         real_time_env(make(EnvConfig(id="gym/Pendulum-v1")))
 
 
-PANDA = EnvConfig(id="panda/reach", panda=PandaConfig(episode_s=2.0))
+PANDA = PandaEnvConfig(id="panda/reach", panda=PandaConfig(episode_s=2.0))
 
 
 def inline(env=PANDA, seed=3, **keys):
@@ -254,7 +255,7 @@ def test_a_pilot_in_a_process_of_its_own_gives_the_same_steps():
     [("controller", "ControllerStopped"), ("limit", "LimitHit"), ("camera", "CameraStale"), ("nan", "BadReading")],
 )
 def test_every_fault_has_its_name_and_the_next_episode_begins_anew(kind, name):
-    env = EnvConfig(id="panda/reach", panda=PandaConfig(episode_s=2.0, faults=(FaultPlan(kind, at_s=1.0),)))
+    env = PandaEnvConfig(id="panda/reach", panda=PandaConfig(episode_s=2.0, faults=(FaultPlan(kind, at_s=1.0),)))
     sampler = inline(env)
     got = rows(sampler, SteadyPolicy(6, 3), 6)
     (said,) = sampler.faults()
@@ -294,7 +295,7 @@ def test_a_policy_that_gives_no_number_moves_nothing_and_its_steps_are_kept():
 
 @needs_panda
 def test_a_line_that_is_cut_is_named_and_taken_up_again():
-    env = EnvConfig(id="panda/reach", panda=PandaConfig(driver="process", hz=20, episode_s=1.0))
+    env = PandaEnvConfig(id="panda/reach", panda=PandaConfig(driver="process", hz=20, episode_s=1.0))
     sampler = inline(env)
     try:
         policy = SteadyPolicy(6, 3)
@@ -312,7 +313,7 @@ def test_a_line_that_is_cut_is_named_and_taken_up_again():
 @needs_panda
 @pytest.mark.parametrize("how", ["inline", "piloted"])
 def test_a_fault_is_named_its_dead_steps_are_dropped_and_the_episode_is_cut(how):
-    env = EnvConfig(id="panda/reach", panda=PandaConfig(episode_s=2.0, faults=(FaultPlan("camera", at_s=1.0),)))
+    env = PandaEnvConfig(id="panda/reach", panda=PandaConfig(episode_s=2.0, faults=(FaultPlan("camera", at_s=1.0),)))
     policy = SteadyPolicy(6, 3)
     sampler = inline(env) if how == "inline" else piloted(policy, env)
     try:
@@ -328,7 +329,7 @@ def test_a_fault_is_named_its_dead_steps_are_dropped_and_the_episode_is_cut(how)
 
 @needs_panda
 def test_a_robot_that_fails_again_and_again_ends_the_run():
-    env = EnvConfig(id="panda/reach", panda=PandaConfig(faults=(FaultPlan("nan", at_s=0.5),)))
+    env = PandaEnvConfig(id="panda/reach", panda=PandaConfig(faults=(FaultPlan("nan", at_s=0.5),)))
     with pytest.raises(WorkerLost, match=r"BadReading[^$]*3 faults in a row are more than sample.restarts"):
         rows(inline(env, restarts=2), SteadyPolicy(6, 3), 60)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from roboloop.core.errors import ConfigError, nearest
 from roboloop.core.types import Array
-from roboloop.envs.config import EnvConfig
+from roboloop.envs.config import ViewEnvConfig
 from roboloop.envs.env import FLOAT, EpisodeEnv, Outcome, Task, repeated
 from roboloop.envs.headless import Camera, check_backend, quick_pictures
 from roboloop.envs.replay import ReplayWorld
@@ -81,10 +81,8 @@ def _load(task: str) -> Any:
     return suite.load(domain, name, task_kwargs={"random": 0})
 
 
-def make(task: str, cfg: EnvConfig, evaluation: bool) -> EpisodeEnv:
+def make(task: str, cfg: ViewEnvConfig, evaluation: bool) -> EpisodeEnv:
     """Make ``dmc/<domain>-<task>``."""
-    if cfg.grayscale:
-        raise ConfigError("DM Control's pictures have colours: leave env.grayscale out")
     env = _load(task)
     limit = int(env._step_limit) if math.isfinite(env._step_limit) else 1000
     action = env.action_spec()

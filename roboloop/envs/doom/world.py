@@ -16,9 +16,9 @@ import vizdoom
 
 from roboloop.core.errors import ConfigError, nearest
 from roboloop.core.types import Array
-from roboloop.envs.config import EnvConfig
 from roboloop.envs.doom import launcher
 from roboloop.envs.doom.scenarios import SCENARIOS, Option, Scenario
+from roboloop.envs.doom.suite import DoomEnvConfig
 from roboloop.envs.env import EpisodeEnv, Outcome, SimulatorDied, Task
 from roboloop.envs.replay import ReplayWorld
 
@@ -171,12 +171,12 @@ class DoomWorld(ReplayWorld):
         self._game.close()
 
 
-def make(task: str, cfg: EnvConfig, evaluation: bool) -> EpisodeEnv:
+def make(task: str, cfg: DoomEnvConfig, evaluation: bool) -> EpisodeEnv:
     """Make ``doom/<task>``; ``env.action_repeat`` is the frame skip, customarily 4."""
     if task not in SCENARIOS:
         raise ConfigError(f"unknown Doom task {task!r}{nearest(task, SCENARIOS)} (known: {', '.join(SCENARIOS)})")
     cv2.setNumThreads(1)  # the sampler runs many of these side by side
-    scenario, size, grayscale = SCENARIOS[task], cfg.image_size or IMAGE_SIZE, bool(cfg.grayscale)
+    scenario, size, grayscale = SCENARIOS[task], cfg.image_size or IMAGE_SIZE, cfg.grayscale
     world = DoomWorld(task, scenario, size, grayscale)
     choices = tuple(len(column) for column in scenario.columns)
     protocol: dict[str, Any] = {

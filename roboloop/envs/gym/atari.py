@@ -11,8 +11,8 @@ import numpy as np
 
 from roboloop.core.errors import ConfigError, MissingExtra, nearest
 from roboloop.core.types import Array
-from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import EpisodeEnv, Outcome, Task
+from roboloop.envs.gym.suite import GymEnvConfig
 from roboloop.envs.replay import ReplayWorld
 
 try:
@@ -96,7 +96,7 @@ class AtariWorld(ReplayWorld):
         """Do nothing: the emulator is memory only."""
 
 
-def make(task: str, cfg: EnvConfig, evaluation: bool) -> EpisodeEnv:
+def make(task: str, cfg: GymEnvConfig, evaluation: bool) -> EpisodeEnv:
     """Make ``gym/ALE/<game>``; ``env.action_repeat`` is the frame skip, customarily 4."""
     gymnasium.register_envs(ale_py)
     if task not in gymnasium.registry:

@@ -12,8 +12,8 @@ from gymnasium.envs.registration import load_env_creator
 
 from roboloop.core.errors import ConfigError, MissingExtra, nearest
 from roboloop.core.types import Array
-from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import EpisodeEnv, Outcome, Task, repeated
+from roboloop.envs.gym.suite import GymEnvConfig
 from roboloop.envs.headless import check_backend, quick_pictures
 from roboloop.envs.replay import ReplayWorld
 from roboloop.envs.spaces import MASK, Observations, columns, decoder, observations
@@ -118,7 +118,7 @@ def _first_info(env: gymnasium.Env[Any, Any], choices: tuple[int, ...]) -> Mappi
     return env.reset(seed=0)[1] if any(choices) else {}
 
 
-def make(task: str, cfg: EnvConfig, evaluation: bool) -> EpisodeEnv:
+def make(task: str, cfg: GymEnvConfig, evaluation: bool) -> EpisodeEnv:
     """Make ``gym/<id>`` with our clock in place of Gymnasium's."""
     if task.startswith(ATARI):
         from roboloop.envs.gym.atari import make as make_atari

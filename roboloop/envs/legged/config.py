@@ -8,6 +8,16 @@ from roboloop.core.errors import ConfigError
 
 
 @dataclass(frozen=True)
+class HybridConfig:
+    """Files that ``roboloop export RUN --frozen`` wrote."""
+
+    behaviour: str = ""
+    """For hybrid/...: the policy that moves the robot while the simulator's parameters are learned."""
+    generators: tuple[str, ...] = ()
+    """For tuned/...: what sets the parameters; each control step draws one of them."""
+
+
+@dataclass(frozen=True)
 class LeggedConfig:
     """Noise, and numbers that go before those of the variant in the environment's id; none = the variant's own."""
 

@@ -9,7 +9,7 @@ from roboloop.core.errors import ConfigError, nearest, needs_extra
 from roboloop.core.resolve import load
 from roboloop.core.types import Array
 from roboloop.envs.legged.model import RobotModel
-from roboloop.envs.names import LEGGED_ENGINES
+from roboloop.envs.legged.suite import ENGINES
 
 EXTRAS = {"bullet": ("pybullet", "bullet"), "dart": ("dartpy", "dart"), "mujoco": ("mujoco", "gym")}
 """Engine -> its module, and the extra that installs it."""
@@ -106,10 +106,8 @@ _BUILDERS = {
 
 def make_engine(name: str, model: RobotModel, contact: Contact, mattress: Mattress | None = None) -> Engine:
     """Build a robot in an engine."""
-    if name not in LEGGED_ENGINES:
-        raise ConfigError(
-            f"unknown engine {name!r}{nearest(name, LEGGED_ENGINES)} (known: {', '.join(LEGGED_ENGINES)})"
-        )
+    if name not in ENGINES:
+        raise ConfigError(f"unknown engine {name!r}{nearest(name, ENGINES)} (known: {', '.join(ENGINES)})")
     package, extra = EXTRAS[name]
     with needs_extra(f"engine {name!r}", (package,), extra):
         engine: Engine = load(_BUILDERS[name])(model, contact, mattress)

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from roboloop.core.types import Array
-from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import EpisodeEnv
 from roboloop.envs.legged.engine import Contact, Mattress
+from roboloop.envs.legged.make import make_env
 from roboloop.envs.legged.model import Joint, Link, RobotModel, Shape, Vec3
-from roboloop.envs.legged.suite import make_env
+from roboloop.envs.legged.suite import LeggedEnvConfig
 from roboloop.envs.legged.variants import Load, Ranges, Variant
 from roboloop.envs.legged.world import CONTROL_S, Frame, ParameterRanges
 
@@ -146,6 +146,6 @@ class HopperTask:
         return reward, not fine
 
 
-def make(task: str, cfg: EnvConfig, evaluation: bool) -> EpisodeEnv:
+def make(task: str, cfg: LeggedEnvConfig, evaluation: bool) -> EpisodeEnv:
     """Make ``hopper/<engine>[-<variant>]``."""
     return make_env(HopperTask(), task, cfg, evaluation)

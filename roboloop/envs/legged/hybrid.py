@@ -12,10 +12,10 @@ import numpy as np
 from roboloop.core.errors import ConfigError
 from roboloop.core.rng import stream
 from roboloop.core.types import Array
-from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import FLOAT, EpisodeEnv, Outcome, Task, repeated
 from roboloop.envs.frozen import FrozenPolicy
-from roboloop.envs.legged.suite import find_robot, make_world, protocol
+from roboloop.envs.legged.make import find_robot, make_world, protocol
+from roboloop.envs.legged.suite import HybridEnvConfig
 from roboloop.envs.legged.world import HORIZON, LeggedTask, LeggedWorld
 from roboloop.envs.replay import ReplayWorld
 
@@ -95,7 +95,7 @@ class TunedWorld(_Around):
         return out
 
 
-def _robot(task: str, cfg: EnvConfig) -> tuple[LeggedTask, str, LeggedWorld]:
+def _robot(task: str, cfg: HybridEnvConfig) -> tuple[LeggedTask, str, LeggedWorld]:
     name, _, rest = task.partition("-")
     robot = find_robot(name)
     if not rest:
@@ -114,7 +114,7 @@ def _loaded(path: str, key: str, obs_dim: int, action_dim: int) -> FrozenPolicy:
     return policy
 
 
-def make(task: str, cfg: EnvConfig, evaluation: bool) -> EpisodeEnv:
+def make(task: str, cfg: HybridEnvConfig, evaluation: bool) -> EpisodeEnv:
     """Make ``hybrid/<robot>-<engine>``."""
     robot, rest, world = _robot(task, cfg)
     obs_dim, joints = robot.state_dim * len(robot.lags), robot.model.num_joints
@@ -123,7 +123,7 @@ def make(task: str, cfg: EnvConfig, evaluation: bool) -> EpisodeEnv:
     return _env(HybridWorld(world, behaviour), obs_dim + joints, world.num_parameters, cfg, evaluation, said)
 
 
-def make_tuned(task: str, cfg: EnvConfig, evaluation: bool) -> EpisodeEnv:
+def make_tuned(task: str, cfg: HybridEnvConfig, evaluation: bool) -> EpisodeEnv:
     """Make ``tuned/<robot>-<engine>``."""
     robot, rest, world = _robot(task, cfg)
     obs_dim, joints = robot.state_dim * len(robot.lags), robot.model.num_joints
@@ -137,7 +137,7 @@ def _env(
     world: ReplayWorld,
     obs_dim: int,
     action_dim: int,
-    cfg: EnvConfig,
+    cfg: HybridEnvConfig,
     evaluation: bool,
     said: dict[str, str | int | float | bool],
 ) -> EpisodeEnv:

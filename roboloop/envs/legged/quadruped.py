@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from roboloop.core.types import Array
-from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import EpisodeEnv
 from roboloop.envs.legged.engine import Contact, Mattress
+from roboloop.envs.legged.make import make_env
 from roboloop.envs.legged.model import RobotModel, from_quaternion, from_rpy, to_quaternion
 from roboloop.envs.legged.quadrupeds import A1, A1_LEG, LAIKAGO, LAIKAGO_LEG, LegTable, Mass, joined
-from roboloop.envs.legged.suite import make_env
+from roboloop.envs.legged.suite import LeggedEnvConfig
 from roboloop.envs.legged.variants import Load, Ranges, Variant
 from roboloop.envs.legged.world import CONTROL_S, Frame, ParameterRanges
 
@@ -206,11 +206,11 @@ class A1Task(QuadrupedTask):
         super().__init__(A1_TABLE)
 
 
-def make_laikago(task: str, cfg: EnvConfig, evaluation: bool) -> EpisodeEnv:
+def make_laikago(task: str, cfg: LeggedEnvConfig, evaluation: bool) -> EpisodeEnv:
     """Make ``laikago/<engine>[-<variant>]``."""
     return make_env(LaikagoTask(), task, cfg, evaluation)
 
 
-def make_a1(task: str, cfg: EnvConfig, evaluation: bool) -> EpisodeEnv:
+def make_a1(task: str, cfg: LeggedEnvConfig, evaluation: bool) -> EpisodeEnv:
     """Make ``a1/<engine>[-<variant>]``."""
     return make_env(A1Task(), task, cfg, evaluation)

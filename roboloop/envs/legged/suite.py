@@ -1,86 +1,63 @@
-"""From ``<engine>[-<variant>]`` to a legged robot's world and environment."""
+"""``hopper``, ``laikago``, ``a1``: legged robots in three engines; ``hybrid``, ``tuned``: in learned simulators."""
 
 from __future__ import annotations
 
-import importlib
-from importlib import metadata
-from typing import cast
+from dataclasses import dataclass, field
 
-import numpy as np
-
-from roboloop.core.errors import ConfigError, nearest
 from roboloop.envs.config import EnvConfig
-from roboloop.envs.env import FLOAT, EpisodeEnv, Task
-from roboloop.envs.legged.config import LeggedConfig
-from roboloop.envs.legged.engine import EXTRAS
-from roboloop.envs.legged.variants import find, override
-from roboloop.envs.legged.world import HORIZON, LeggedTask, LeggedWorld
-from roboloop.envs.names import LEGGED_ENGINES
+from roboloop.envs.legged.config import HybridConfig, LeggedConfig
+from roboloop.envs.suite import Suite
+
+ENGINES = ("bullet", "dart", "mujoco")
+"""Engines that a legged robot can be in."""
+
+VARIANTS = ("soft", "deform", "heavy", "power", "emf", "latency", "slippery")
+"""Ways in which a legged robot or its floor can be another one."""
+
+IMPOSSIBLE = (("deform", "dart"), ("deform", "mujoco"), ("soft", "dart"))
+"""Variants that an engine does not have: only Bullet has a deformable floor, and contacts of DART are rigid."""
+
+TASKS = (
+    *ENGINES,
+    *(f"{engine}-{variant}" for engine in ENGINES for variant in VARIANTS if (variant, engine) not in IMPOSSIBLE),
+)
+"""Tasks of each legged robot: an engine, and how it differs."""
 
 ROBOTS = {
     "hopper": "roboloop.envs.legged.hopper:HopperTask",
     "laikago": "roboloop.envs.legged.quadruped:LaikagoTask",
     "a1": "roboloop.envs.legged.quadruped:A1Task",
 }
-"""Robot -> ``module:class`` of its task."""
+"""Robot, which is also the name of its suite -> ``module:class`` of its task."""
+
+HYBRID = tuple(f"{robot}-{engine}" for robot in ROBOTS for engine in ENGINES)
+"""A robot in an engine whose parameters are set at every step; a variant may follow."""
 
 
-def find_robot(name: str) -> LeggedTask:
-    """Return a robot's task by the name of its suite."""
-    if name not in ROBOTS:
-        raise ConfigError(f"unknown robot {name!r}{nearest(name, ROBOTS)} (known: {', '.join(ROBOTS)})")
-    module, task = ROBOTS[name].split(":")
-    return cast("LeggedTask", getattr(importlib.import_module(module), task)())
+@dataclass(frozen=True)
+class LeggedEnvConfig(EnvConfig):
+    """Keys of legged robots."""
+
+    legged: LeggedConfig = field(default_factory=LeggedConfig)
+    """Noise, pushes and domains, and numbers that go before a variant's."""
+
+    def check(self) -> None:
+        """Refuse values that no robot can honour."""
+        super().check()
+        self.legged.check()
 
 
-def make_world(robot: LeggedTask, task: str, cfg: LeggedConfig) -> LeggedWorld:
-    """Make the world of ``<engine>[-<variant>]``."""
-    engine, _, name = task.partition("-")
-    if engine not in LEGGED_ENGINES:
-        known = ", ".join(LEGGED_ENGINES)
-        raise ConfigError(
-            f"unknown engine {engine!r} of {robot.model.name}{nearest(engine, LEGGED_ENGINES)} (known: {known})"
-        )
-    variant = override(find(name, robot.variants, robot.model.name, engine), cfg, robot.model.num_joints)
-    if engine == "dart" and variant.is_soft:
-        raise ConfigError("env.legged.contact_stiffness_n_m and contact_damping_ns_m: contacts of dart are rigid")
-    return LeggedWorld(robot, engine, variant, cfg)
+@dataclass(frozen=True)
+class HybridEnvConfig(LeggedEnvConfig):
+    """Keys of legged robots in hybrid simulators."""
+
+    hybrid: HybridConfig = field(default_factory=HybridConfig)
+    """The frozen policies inside the simulator."""
 
 
-def protocol(robot: LeggedTask, task: str, cfg: LeggedConfig) -> dict[str, str | int | float | bool]:
-    """Return what identifies results of a legged robot."""
-    package = EXTRAS[task.partition("-")[0]][0]
-    said: dict[str, str | int | float | bool] = {
-        "suite": f"{robot.model.name}, {package} {metadata.version(package)}",
-        "task": task,
-        "obs_noise": cfg.obs_noise,
-        "action_noise": cfg.action_noise,
-        "randomize": cfg.randomize,
-        "push_n": cfg.push_n,
-    }
-    own = LeggedConfig()
-    for name in ("torque_scale", "friction", "restitution", "contact_stiffness_n_m", "contact_damping_ns_m"):
-        if getattr(cfg, name) != getattr(own, name):
-            said[name] = str(getattr(cfg, name))
-    for name in ("latency_s", "emf_speed_rad_s"):
-        if getattr(cfg, name) is not None:
-            said[name] = float(getattr(cfg, name))
-    return said
-
-
-def make_env(robot: LeggedTask, task: str, cfg: EnvConfig, evaluation: bool) -> EpisodeEnv:
-    """Make a legged robot's environment."""
-    world = make_world(robot, task, cfg.legged)
-    bound = np.ones(robot.model.num_joints, np.float32)
-    return EpisodeEnv(
-        world,
-        Task(
-            obs_shape=(robot.state_dim * len(robot.lags),),
-            obs_dtype=FLOAT,
-            action_low=-bound,
-            action_high=bound,
-            horizon=cfg.horizon(HORIZON, evaluation),
-            action_repeat=cfg.action_repeat,
-            protocol=protocol(robot, task, cfg.legged),
-        ),
-    )
+# which engine is missing, the engine says
+HOPPER = Suite("hopper", "roboloop.envs.legged.hopper:make", TASKS, LeggedEnvConfig)
+LAIKAGO = Suite("laikago", "roboloop.envs.legged.quadruped:make_laikago", TASKS, LeggedEnvConfig)
+A1 = Suite("a1", "roboloop.envs.legged.quadruped:make_a1", TASKS, LeggedEnvConfig)
+HYBRID_SUITE = Suite("hybrid", "roboloop.envs.legged.hybrid:make", HYBRID, HybridEnvConfig)
+TUNED = Suite("tuned", "roboloop.envs.legged.hybrid:make_tuned", HYBRID, HybridEnvConfig)

@@ -17,13 +17,13 @@ from metaworld.policies import ENV_POLICY_MAP
 
 from roboloop.core.blueprint import WithoutWeights, kind_of
 from roboloop.core.types import Array, Decision, State
-from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import FLOAT, EpisodeEnv, Outcome, Task, repeated
 from roboloop.envs.headless import renderer
 from roboloop.envs.metaworld.arm import STATE, Arm
 from roboloop.envs.metaworld.fast import SETTLE_SUBSTEPS, SETTLES_BY_PLACEMENT, accelerate
 from roboloop.envs.metaworld.lean import Lean
 from roboloop.envs.metaworld.mt10 import LEAN
+from roboloop.envs.metaworld.suite import MetaWorldEnvConfig
 
 HORIZON = 500
 FIXED_GOAL_SEED = 0
@@ -206,7 +206,7 @@ def scripted_policy(task: str) -> ScriptedPolicy:
     return ScriptedPolicy(task)
 
 
-def make(task: str, cfg: EnvConfig, evaluation: bool) -> MetaWorldEnv:
+def make(task: str, cfg: MetaWorldEnvConfig, evaluation: bool) -> MetaWorldEnv:
     """Make ``metaworld/<task>``."""
     protocol: dict[str, str | int | float | bool] = {
         "suite": f"metaworld {metadata.version('metaworld')}",

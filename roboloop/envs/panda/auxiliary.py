@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from roboloop.core.types import Array
-from roboloop.envs.config import EnvConfig
 from roboloop.envs.panda.config import PandaConfig
+from roboloop.envs.panda.suite import PandaEnvConfig
 from roboloop.envs.panda.tasks import AXES, TABLE, PandaTask, find, part_sizes, push_distances_m
 
 NAMES = {
@@ -116,6 +116,6 @@ class PandaTasks:
         return left_m
 
 
-def tasks(task: str, cfg: EnvConfig) -> PandaTasks:
+def tasks(task: str, cfg: PandaEnvConfig) -> PandaTasks:
     """Return the tasks of ``panda/<task>``."""
     return PandaTasks(find(task, cfg.panda), cfg.panda)

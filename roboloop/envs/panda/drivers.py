@@ -14,6 +14,7 @@ from roboloop.envs.panda.admission import read_token, token_path
 from roboloop.envs.panda.config import PandaConfig
 from roboloop.envs.panda.link import HOST, LONGEST, Garbled, Unpacker, pack, shown, whole_number
 from roboloop.envs.panda.robot import ConnectionCut, DriverDied, RobotFault
+from roboloop.envs.panda.suite import PandaEnvConfig
 
 ANSWER_S = 5.0
 """Patience with what is answered, such as the start of the controller."""
@@ -171,9 +172,10 @@ def driver(task: str, cfg: PandaConfig) -> Driver:
     return StandingDriver(task, cfg) if cfg.address else OwnDriver(task, cfg)
 
 
-def knock(task: str, cfg: PandaConfig) -> None:
+def check_reachable(task: str, cfg: PandaEnvConfig) -> None:
     """Refuse an address at which this task cannot be trained; whoever is at work there is not disturbed."""
-    StandingDriver(task, cfg).call().socket.close()
+    if cfg.panda.address:
+        StandingDriver(task, cfg.panda).call().socket.close()
 
 
 def _dial(port: int) -> socket.socket:

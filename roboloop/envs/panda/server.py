@@ -13,10 +13,11 @@ from roboloop.core.errors import ConfigError
 from roboloop.core.stop import StopRequest
 from roboloop.core.wire import Channel
 from roboloop.envs.panda.admission import posted
-from roboloop.envs.panda.config import FaultPlan, PandaConfig
+from roboloop.envs.panda.config import FaultPlan
 from roboloop.envs.panda.guests import Guest, Guests, Notes
 from roboloop.envs.panda.link import HOST, Garbled, command_from_data, pack, reading_to_data, shown, whole_number
 from roboloop.envs.panda.simulation import PandaSimulation
+from roboloop.envs.panda.suite import PandaEnvConfig
 from roboloop.envs.panda.tasks import RATE_HZ, TABLE, find
 
 PUBLISH_S = 0.005
@@ -40,8 +41,9 @@ def main(channel: Channel) -> None:
             channel.receive()  # EOFError: the parent has hung up
 
 
-def serve(task: str, cfg: PandaConfig, port: int, stop: StopRequest) -> None:
+def serve(task: str, config: PandaEnvConfig, port: int, stop: StopRequest) -> None:
     """Be a rig that stands by itself: serve whoever can read its token, until asked to stop."""
+    cfg = config.panda
     simulation, token = PandaSimulation(TABLE[find(task, cfg).name], cfg.faults), secrets.token_hex(16)
     try:
         guests = Guests(port, Notes(STDERR))

@@ -1,52 +1,56 @@
-"""``panda/<task>``: the rig as an ordinary environment."""
+"""``panda/<task>``: a Franka Panda rig, simulated or behind a driver."""
 
 from __future__ import annotations
 
-from importlib import metadata
-
-import numpy as np
+from dataclasses import dataclass, field
 
 from roboloop.core.errors import ConfigError
 from roboloop.envs.config import EnvConfig
-from roboloop.envs.env import FLOAT, Task
-from roboloop.envs.panda import tasks
-from roboloop.envs.panda.auxiliary import PandaTasks
 from roboloop.envs.panda.config import PandaConfig
-from roboloop.envs.panda.rig import Rig, RigEnv
-from roboloop.envs.panda.robot import Robot
+from roboloop.envs.suite import Suite
+
+TASKS = ("reach", "push", "drawer", "door")
 
 
-def make_robot(task: tasks.PandaTask, cfg: PandaConfig) -> Robot:
-    """Return the driver that a config asks for, not yet connected."""
-    if cfg.driver == "process":
-        from roboloop.envs.panda.client import ProcessPanda
+@dataclass(frozen=True)
+class PandaEnvConfig(EnvConfig):
+    """Keys of the Panda rig."""
 
-        return ProcessPanda(task.name, cfg)
-    from roboloop.envs.panda.virtual import VirtualPanda
+    panda: PandaConfig = field(default_factory=PandaConfig)
+    """The rig's rates, limits, rewards and driver."""
 
-    return VirtualPanda(task, cfg.faults)
+    def check(self) -> None:
+        """Refuse values that no rig can honour."""
+        super().check()
+        self.panda.check()
+        if self.panda.address and self.num_envs > 1:
+            raise ConfigError(f"env.num_envs must be 1 with env.panda.address: one arm is there, not {self.num_envs}")
+
+    @property
+    def on_wall_clock(self) -> bool:
+        """Whether a driver process leads the arm, which does not wait."""
+        return self.panda.driver == "process"
+
+    @property
+    def robot_address(self) -> str:
+        """Where the arm is."""
+        return self.panda.address
+
+    @property
+    def rate_hz(self) -> float:
+        """Decisions per second."""
+        return self.panda.hz
 
 
-def make(task: str, cfg: EnvConfig, evaluation: bool, robot: Robot | None = None) -> RigEnv:
-    """Make ``panda/<task>``, on a robot of one's own where one is given."""
-    panda = cfg.panda
-    found = tasks.find(task, panda)
-    if cfg.action_repeat != 1:
-        raise ConfigError("a rig repeats no actions: env.panda.hz says how long one is held")
-    rig = Rig(robot or make_robot(found, panda), found, panda)
-    protocol: dict[str, str | int | float | bool] = {
-        "suite": f"panda, mujoco {metadata.version('mujoco')}",
-        "task": task,
-        "hz": panda.hz,
-        "limits": panda.limits,
-        "reward": panda.reward,
-        "done_on_success": panda.done_on_success,
-        "dof": " ".join(found.dof),
-        "observe": " ".join(found.observe),
-        "max_speed_m_s": panda.max_speed_m_s,
-        "max_force_n": panda.max_force_n,
-    }
-    bound = np.ones(rig.action_dim, np.float32)
-    horizon = cfg.horizon(round(panda.episode_s * panda.hz), evaluation)
-    declared = PandaTasks(found, panda).names
-    return RigEnv(rig, Task((rig.obs_size,), FLOAT, -bound, bound, horizon, 1, protocol, tasks=declared))
+SUITE = Suite(
+    "panda",
+    "roboloop.envs.panda.make:make",
+    TASKS,
+    PandaEnvConfig,
+    packages=("pybullet_data", "mujoco"),
+    tasks="roboloop.envs.panda.auxiliary:tasks",
+    expert="roboloop.envs.panda.experts:scripted_policy",
+    serve="roboloop.envs.panda.server:serve",
+    check_reachable="roboloop.envs.panda.drivers:check_reachable",
+    example="reach",
+)

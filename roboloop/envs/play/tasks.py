@@ -8,8 +8,8 @@ import numpy as np
 
 from roboloop.core.errors import ConfigError, nearest
 from roboloop.core.types import Array
-from roboloop.envs import names
 from roboloop.envs.config import EnvConfig
+from roboloop.envs.play.suite import TASKS
 
 OPEN, HOLDING, CLOSED = 1.0, 0.5, 0.0
 """Widths of the gripper: a block keeps it from closing."""
@@ -159,10 +159,10 @@ class PlayTasks:
     """All tasks, the main one first."""
 
     def __init__(self, main: str) -> None:
-        if main not in names.PLAY:
-            raise ConfigError(f"unknown play task {main!r}{nearest(main, names.PLAY)}")
+        if main not in TASKS:
+            raise ConfigError(f"unknown play task {main!r}{nearest(main, TASKS)}")
         absent = "place" if main == PERCH else PERCH  # there is one stand
-        self.names = (main, *(name for name in names.PLAY if name not in (main, absent)))
+        self.names = (main, *(name for name in TASKS if name not in (main, absent)))
         self._stand = stand_of(main)
 
     def task_rewards(self, obs: Array, action: Array, next_obs: Array) -> Array:

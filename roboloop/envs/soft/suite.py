@@ -1,43 +1,45 @@
-"""``soft/<task>``: rope and cloth as environments."""
+"""``soft/<task>``: rope and cloth on a table."""
 
 from __future__ import annotations
 
-from importlib import metadata
+from dataclasses import dataclass, field
 
-import numpy as np
+from roboloop.envs.config import ViewEnvConfig
+from roboloop.envs.soft.config import SoftConfig
+from roboloop.envs.suite import Suite
 
-from roboloop.core.errors import ConfigError
-from roboloop.envs.config import EnvConfig
-from roboloop.envs.env import Task
-from roboloop.envs.soft.tasks import find, reward_of
-from roboloop.envs.soft.world import SoftEnv, SoftWorld
+TASKS = (
+    "rope-straighten",
+    "cloth-corner",
+    "cloth-spread",
+    "cloth-two-hand",
+    "cloth-goal",
+    "cloth-fold",
+    "seam-3",
+    "seam-6",
+    "seam-9",
+)
 
-IMAGE_SIZE = (64, 64)
+
+@dataclass(frozen=True)
+class SoftEnvConfig(ViewEnvConfig):
+    """Keys of rope and cloth."""
+
+    soft: SoftConfig = field(default_factory=SoftConfig)
+    """Picks, rewards and first states."""
+
+    def check(self) -> None:
+        """Refuse unknown words."""
+        super().check()
+        self.soft.check()
 
 
-def make(task: str, cfg: EnvConfig, evaluation: bool) -> SoftEnv:
-    """Make ``soft/<task>``."""
-    found, soft = find(task), cfg.soft
-    height, width = cfg.image_size or IMAGE_SIZE
-    if height != width:
-        raise ConfigError(f"env.image_size of soft/{task} must be square, got {height} {width}")
-    if cfg.action_repeat != 1:
-        raise ConfigError(f"soft/{task} repeats no actions: one is a whole pick and place")
-    if cfg.grayscale:
-        raise ConfigError(f"soft/{task} has pictures in color: env.grayscale must be false")
-    reward = reward_of(task, soft.reward)
-    world = SoftWorld(found, reward, cfg.observe == "pixels", height, soft)
-    protocol: dict[str, str | int | float | bool] = {
-        "suite": f"soft, mujoco {metadata.version('mujoco')}",
-        "task": task,
-        "observe": cfg.observe,
-        "pick": found.pick,
-        "picked_by": soft.pick,
-        "reward": reward,
-        "randomize": " ".join(soft.randomize),
-        "start": soft.start,
-        "pool": soft.pool,
-    }
-    bound = np.ones(world.action_dim, np.float32)
-    horizon = cfg.horizon(found.horizon, evaluation)
-    return SoftEnv(world, Task(world.obs_shape, world.obs_dtype, -bound, bound, horizon, 1, protocol))
+SUITE = Suite(
+    "soft",
+    "roboloop.envs.soft.make:make",
+    TASKS,
+    SoftEnvConfig,
+    packages=("mujoco",),
+    expert="roboloop.envs.soft.experts:scripted_policy",
+    has_named_experts=True,
+)

@@ -6,10 +6,10 @@ import numpy as np
 
 from roboloop.core.errors import ConfigError, nearest
 from roboloop.core.types import Array, State
-from roboloop.envs import names
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import EpisodeEnv, Outcome, Task, World, repeated
 from roboloop.envs.tiny import cart, pegs
+from roboloop.envs.tiny.suite import CARTS, PEGS, TASKS
 
 NUM_CUES = 4
 RECALL_STEPS = 12
@@ -108,11 +108,11 @@ class Point:
 
 def make(task: str, cfg: EnvConfig, evaluation: bool) -> EpisodeEnv:
     """Make ``tiny/<task>``."""
-    if task not in names.TINY:
-        raise ConfigError(f"unknown tiny task {task!r}{nearest(task, names.TINY)}")
-    if task in names.TINY_CARTS:
+    if task not in TASKS:
+        raise ConfigError(f"unknown tiny task {task!r}{nearest(task, TASKS)}")
+    if task in CARTS:
         return cart.make(task, cfg, evaluation)
-    if task in names.TINY_PEGS:
+    if task in PEGS:
         return pegs.make(task, cfg, evaluation)
     world: World
     choices: tuple[int, ...] = ()

@@ -1,0 +1,70 @@
+"""``dmc/<domain>-<task>``: the DM Control suite."""
+
+from __future__ import annotations
+
+from roboloop.envs.config import ViewEnvConfig
+from roboloop.envs.suite import Suite
+
+IDS = (
+    "acrobot-swingup",
+    "acrobot-swingup_sparse",
+    "ball_in_cup-catch",
+    "cartpole-balance",
+    "cartpole-balance_sparse",
+    "cartpole-swingup",
+    "cartpole-swingup_sparse",
+    "cartpole-two_poles",
+    "cartpole-three_poles",
+    "cheetah-run",
+    "dog-stand",
+    "dog-walk",
+    "dog-trot",
+    "dog-run",
+    "dog-fetch",
+    "finger-spin",
+    "finger-turn_easy",
+    "finger-turn_hard",
+    "fish-upright",
+    "fish-swim",
+    "hopper-stand",
+    "hopper-hop",
+    "humanoid-stand",
+    "humanoid-walk",
+    "humanoid-run",
+    "humanoid-run_pure_state",
+    "humanoid_CMU-stand",
+    "humanoid_CMU-walk",
+    "humanoid_CMU-run",
+    "lqr-lqr_2_1",
+    "lqr-lqr_6_2",
+    "manipulator-bring_ball",
+    "manipulator-bring_peg",
+    "manipulator-insert_ball",
+    "manipulator-insert_peg",
+    "pendulum-swingup",
+    "point_mass-easy",
+    "point_mass-hard",
+    "quadruped-walk",
+    "quadruped-run",
+    "quadruped-escape",
+    "quadruped-fetch",
+    "reacher-easy",
+    "reacher-hard",
+    "stacker-stack_2",
+    "stacker-stack_4",
+    "swimmer-swimmer6",
+    "swimmer-swimmer15",
+    "walker-stand",
+    "walker-walk",
+    "walker-run",
+)
+"""The DM Control suite."""
+
+SUITE = Suite(
+    "dmc",
+    "roboloop.envs.dmc.world:make",
+    IDS,
+    ViewEnvConfig,
+    packages=("dm_control", "mujoco"),
+    example="walker-walk",
+)

@@ -1,0 +1,67 @@
+"""``gym/<id>``: any Gymnasium environment, and Atari's games."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from roboloop.envs.config import PictureEnvConfig
+from roboloop.envs.suite import Suite
+from roboloop.envs.task_set import SEPARATOR
+
+IDS = (
+    "HalfCheetah-v5",
+    "Hopper-v5",
+    "Walker2d-v5",
+    "Ant-v5",
+    "Humanoid-v5",
+    "HumanoidStandup-v5",
+    "Swimmer-v5",
+    "Reacher-v5",
+    "Pusher-v5",
+    "InvertedPendulum-v5",
+    "InvertedDoublePendulum-v5",
+    "Pendulum-v1",
+    "MountainCarContinuous-v0",
+    "CartPole-v1",
+    "Acrobot-v1",
+    "MountainCar-v0",
+    "Taxi-v4",
+    "LunarLander-v3",
+    "LunarLanderContinuous-v3",
+    "BipedalWalker-v3",
+    "CarRacing-v3",
+    "ALE/BeamRider-v5",
+    "ALE/Breakout-v5",
+    "ALE/Enduro-v5",
+    "ALE/MsPacman-v5",
+    "ALE/Pong-v5",
+    "ALE/Qbert-v5",
+    "ALE/Seaquest-v5",
+    "ALE/SpaceInvaders-v5",
+)
+"""Gymnasium's common tasks; the lander, the walker and the car need the extra box2d, ALE's games atari."""
+
+
+@dataclass(frozen=True)
+class GymEnvConfig(PictureEnvConfig):
+    """Keys of Gymnasium environments."""
+
+    grayscale: bool | None = None
+    """Whether Atari's pictures are grey; none means yes."""
+
+
+def modules(task: str) -> Sequence[str]:
+    """Return the modules that register ids of the form ``module:Id``."""
+    return [part.rpartition(":")[0] for part in task.split(SEPARATOR) if ":" in part]
+
+
+SUITE = Suite(
+    "gym",
+    "roboloop.envs.gym.world:make",
+    IDS,
+    GymEnvConfig,
+    packages=("gymnasium", "mujoco"),
+    modules=modules,
+    example="HalfCheetah-v5",
+)
