@@ -12,7 +12,7 @@ from roboloop.core.outlet import ended_quietly, go_on_unheard
 from roboloop.core.resolve import resolve
 from roboloop.core.text import printable
 from roboloop.core.verbs import LISTS, VERBS
-from roboloop.core.vouched import vouched
+from roboloop.core.vouched import find_typed_modules, vouched
 
 BREAKS: dict[type[UserError], str] = {WorkerLost: "\n"}
 """Errors of more than one line: a lost process's own last words."""
@@ -43,6 +43,7 @@ def usage() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; what the user can mend is one line on stderr and exit code 2 (see the table for others)."""
     args = vouched.take(sys.argv[1:] if argv is None else argv)
+    find_typed_modules()
     if argv is None and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need be no text
     try:

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
 from roboloop.core.errors import UserError
+from roboloop.core.vouched import for_children, of_parent
 from roboloop.core.wire import Channel
 
 DUMP_SIGNAL = signal.SIGUSR1
@@ -42,6 +43,7 @@ class Child:
             "OMP_NUM_THREADS": "1",
             "MKL_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
+            **for_children(),
         }
         # not multiprocessing's spawn: that imports the user's __main__ again, and needs a resource tracker
         arguments = [target, str(os.getpid()), str(theirs.fileno()), str(self._log), *(str(fd) for fd in fds)]
@@ -145,6 +147,7 @@ def _limit_waits(connection: Connection[Any, Any]) -> None:
 def main() -> None:
     """Entry point of a child: die with the parent, leave the reason of a crash in the log."""
     target, parent_pid, pipe, log, *fds = sys.argv[1:]
+    of_parent()
     die_with(int(parent_pid))
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the parent finishes its step and says when to end

@@ -125,7 +125,7 @@ def kinds_hint(about: Mapping[str, Any], section: Any, where: str) -> Iterator[N
             raise
         first = key.removeprefix(where).partition(".")[0]
         others = [name for name, kind in about[KINDS]() if any(f.name == first for f in dataclasses.fields(kind))]
-        if not others:
+        if not others or hasattr(section, first):
             raise
         mine = getattr(section, about.get(NAMED_BY, "name"))
         raise UnknownKey(
@@ -165,6 +165,8 @@ def _convert(value: Any, hint: Any, path: str) -> Any:
         return tuple(_convert(v, args[0], path) for v in value)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, Mapping):
         return override(hint(), value, f"{path}.")
+    if origin is dict and isinstance(value, Mapping):
+        return _free(value, path, 0)
     if origin is typing.Literal:
         if isinstance(value, bool):  # YAML reads a plain off as False, and on as True
             value = next((word for word in _SWITCH_WORDS[value] if word in args), value)
@@ -179,6 +181,26 @@ def _convert(value: Any, hint: Any, path: str) -> Any:
     elif isinstance(hint, type) and type(value) is hint:
         return value
     raise ConfigError(f"config key '{path}' must be {_describe(hint)}, not {_shown(value)}")
+
+
+def _free(value: Any, path: str, depth: int) -> Any:
+    """Return a value of no fixed type, if it is plain data."""
+    if depth > _MOST_DEPTH:
+        raise ConfigError(f"config key '{path}' is nested more than {_MOST_DEPTH} deep")
+    if isinstance(value, Mapping):
+        return {_free_name(key, path): _free(part, f"{path}.{key}", depth + 1) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_free(part, path, depth + 1) for part in value]
+    if value is None or isinstance(value, (bool, int, float, str)):
+        _check_value(value, path, False)
+        return value
+    raise ConfigError(f"config key '{path}' must be a number, a text, a list or a section, not {_shown(value)}")
+
+
+def _free_name(name: Any, path: str) -> str:
+    if not isinstance(name, str) or not name.isidentifier():
+        raise ConfigError(f"config key '{path}' has a name that is none: {_shown(name)}")
+    return name
 
 
 def _float(value: int | float | str, path: str) -> float:

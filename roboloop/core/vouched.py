@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 from collections.abc import Iterable, Sequence
 from importlib import metadata
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
 
 from roboloop.core.errors import DataError
 
 FLAG = "--trust"
 _OURS = {"roboloop", "gymnasium"}
+_MODULE = re.compile(r"(?:^|/)([A-Za-z_]\w*)(?:\.\w+)*:[A-Za-z_]")
 _PLUGINS = ("roboloop.", "gymnasium.envs")
 """Groups of entry points by which a package says that it is a plug-in."""
 
@@ -31,11 +37,61 @@ class Vouched:
         """Take words for typed: the user named the file that they are in."""
         self._words.update(words)
 
+    def typed_modules(self) -> set[str]:
+        """Return the top-level modules that the user typed, as in ``module:attr`` and ``gym/module:Id``."""
+        return {found[1] for word in self._words for found in _MODULE.finditer(word)}
+
     def __contains__(self, word: str) -> bool:
         return self._everything or word in self._words
 
 
 vouched = Vouched()
+
+
+class TypedModules:
+    """Finds modules in the working directory: after all others, and only those whose name the user typed."""
+
+    def __init__(self, directory: str, names: Iterable[str] = ()) -> None:
+        self._directory, self._names = directory, frozenset(names)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return where a top-level module is, if it may be looked for here."""
+        if path is not None or not (name in self._names or name in vouched.typed_modules()):
+            return None
+        return PathFinder.find_spec(name, [self._directory], target)
+
+    def for_children(self) -> str:
+        """Return what ``of_parent`` takes, so that a child process finds the same modules."""
+        return os.pathsep.join((self._directory, *sorted(self._names | vouched.typed_modules())))
+
+
+CHILD_MODULES = "ROBOLOOP_TYPED_MODULES"
+"""Environment variable by which a child process hears of them."""
+
+
+def find_typed_modules() -> None:
+    """Look for modules in the working directory too, from now on."""
+    _install(TypedModules(os.getcwd()))
+
+
+def of_parent() -> None:
+    """Look for the modules that the parent process named."""
+    if text := os.environ.get(CHILD_MODULES):
+        directory, *names = text.split(os.pathsep)
+        _install(TypedModules(directory, names))
+
+
+def _install(finder: TypedModules) -> None:
+    sys.meta_path[:] = [other for other in sys.meta_path if not isinstance(other, TypedModules)]
+    sys.meta_path.append(finder)
+
+
+def for_children() -> dict[str, str]:
+    """Return what to add to the environment of a child process."""
+    found = [finder for finder in sys.meta_path if isinstance(finder, TypedModules)]
+    return {CHILD_MODULES: found[0].for_children()} if found else {}
 
 
 def check_code(key: str, name: str, modules: Iterable[str], where: object = "") -> None:

@@ -1,6 +1,5 @@
 """TD3 from ``examples/outside``, a package of its own, trains, resumes, sweeps and is evaluated as ours do."""
 
-import hashlib
 import json
 import signal
 import subprocess
@@ -14,26 +13,18 @@ from roboloop.algos import registry
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.vouched import vouched
 from tests.cli.test_cli import roboloop
+from tests.outside import kit
+from tests.outside.kit import TWO_WORKERS, digest
 
 ROOT = Path(__file__).parents[2]
 TINY = (
-    "--env", "gym/Pendulum-v1", "--steps", "600", "--warmup-steps", "60", "--env.max-episode-steps", "40",
-    "--env.eval-max-episode-steps", "40", "--algo.hidden", "16", "16", "--algo.batch-size", "16", "--no-tensorboard",
-    "--eval.episodes", "2", "--eval.every-steps", "150", "--checkpoint.every-steps", "50", "--checkpoint.every-s", "0",
-    "--log-every-steps", "50",
+    "--env", "gym/Pendulum-v1", "--steps", "600", "--env.max-episode-steps", "40",
+    "--env.eval-max-episode-steps", "40", "--algo.hidden", "16", "16", "--algo.batch-size", "16", *kit.SMALL,
 )  # fmt: skip
-TWO_WORKERS = ("--env.num-envs", "2", "--sample.groups", "2", "--sample.workers", "2")
 
 
 def train(root: Path, *words: object, experiment: str = "a", algo: str = "td3") -> Path:
-    done = roboloop("train", "--algo", algo, *TINY, "--experiment", experiment, "--runs-dir", root, *words)
-    assert done.returncode == 0, done.stderr
-    return root / experiment / "Pendulum-v1" / "0"
-
-
-def digest(run: Path) -> tuple[str, str]:
-    last = sorted((run / "checkpoints").iterdir())[-1] / "state.safetensors"
-    return hashlib.sha256(last.read_bytes()).hexdigest(), (run / "metrics.jsonl").read_text()
+    return kit.train(root, "Pendulum-v1", "--algo", algo, *TINY, *words, experiment=experiment)
 
 
 @pytest.fixture(scope="module")
