@@ -17,7 +17,7 @@ MOST_CHARS = 300
 
 
 def where(error: BaseException) -> str:
-    """Return type, place and message of an exception in one line; the place is in the user's own code where there is some."""
+    """Return type, place and message of an exception in one line; the place is in the user's own code if any."""
     message = " ".join(str(error).split())
     shown = message if len(message) <= MOST_CHARS else f"{message[:MOST_CHARS]}..."
     return printable(f"{place_of(error)}{': ' + shown if shown else ''}")

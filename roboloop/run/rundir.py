@@ -36,7 +36,7 @@ from roboloop.data import journal
 from roboloop.envs.registry import task_name
 from roboloop.run import checkpoint, trust
 from roboloop.run.checkpoint import Checkpoint
-from roboloop.run.config import Experiment, identity
+from roboloop.run.config import Experiment, identity, renewed
 from roboloop.track.read import boot_id, find_runs
 
 _PACKAGES = ("roboloop", "torch", "numpy", "gymnasium", "mujoco", "metaworld", "dm_control", "safetensors")
@@ -228,7 +228,7 @@ def _read_config(path: Path) -> Experiment:
         check_text(read_bytes(path))
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
-    data = read_file(path, follow=False)
+    data = renewed(read_file(path, follow=False))
     config = override(Experiment(), data)
     if missing := [name for name in _ALWAYS if name not in data]:
         raise ConfigError(f"{path} is not whole: it has no key '{missing[0]}'")

@@ -50,6 +50,7 @@ def _named(config: Experiment) -> Iterator[tuple[str, str]]:
     if ":" in config.algo.name:
         yield "algo.name", config.algo.name
     yield from (("observers", name) for name in config.observers)
+    yield from (("trackers", name) for name in config.trackers if ":" in name)
     if _modules_of(config.env.id):
         yield "env.id", config.env.id
     if config.sample.address:

@@ -8,16 +8,16 @@ import os
 import shutil
 
 import pytest
+from roboloop.track.sinks import TensorBoardSink
 
 from roboloop.cli import main
 from roboloop.core.state import equal
-from roboloop.track.sinks import TensorBoardSink
 from tests.faults.kill_and_resume import remains
 
 FLAGS = (
     "--env gym/Pendulum-v1 --env.max-episode-steps 20 --env.eval-max-episode-steps 20"
     " --algo ppo --algo.rollout-steps 20 --algo.hidden 8 8 --algo.epochs 1 --algo.minibatches 1 --algo.processes 1"
-    " --log-every-steps 20 --no-tensorboard --checkpoint.every-steps 40 --eval.every-steps 40 --eval.episodes 1"
+    " --log-every-steps 20 --trackers --checkpoint.every-steps 40 --eval.every-steps 40 --eval.episodes 1"
     " --steps 80 --experiment run"
 ).split()
 CALLS = ("open", "write", "fsync", "replace", "rename", "mkdir", "ftruncate")

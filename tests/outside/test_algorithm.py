@@ -18,7 +18,7 @@ from tests.cli.test_cli import roboloop
 ROOT = Path(__file__).parents[2]
 TINY = (
     "--env", "gym/Pendulum-v1", "--steps", "600", "--warmup-steps", "60", "--env.max-episode-steps", "40",
-    "--env.eval-max-episode-steps", "40", "--algo.hidden", "16", "16", "--algo.batch-size", "16", "--no-tensorboard",
+    "--env.eval-max-episode-steps", "40", "--algo.hidden", "16", "16", "--algo.batch-size", "16", "--trackers",
     "--eval.episodes", "2", "--eval.every-steps", "150", "--checkpoint.every-steps", "50", "--checkpoint.every-s", "0",
     "--log-every-steps", "50",
 )  # fmt: skip

@@ -9,7 +9,7 @@ from tests.cli.test_cli import roboloop
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
 SMALL = (
     "--env.max-episode-steps", "40", "--env.eval-max-episode-steps", "40", "--steps", "300", "--warmup-steps", "60",
-    "--eval.episodes", "2", "--eval.every-steps", "150", "--checkpoint.every-steps", "50", "--no-tensorboard",
+    "--eval.episodes", "2", "--eval.every-steps", "150", "--checkpoint.every-steps", "50", "--trackers",
 )  # fmt: skip
 
 
