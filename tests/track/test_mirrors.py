@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from roboloop.core.errors import ConfigError
+from roboloop.core.errors import ConfigError, DiskError
+from roboloop.core.files import RESUME
 from roboloop.track.metrics import JsonlLog
 from roboloop.track.trackers import mirrors
 from roboloop.track.trackers.mirrors import Mirrors
@@ -166,7 +167,7 @@ def test_the_end_of_a_run_waits_for_a_tracker_that_hangs_but_not_for_ever(log, m
     trackers = mirrored(log, tracker)
     trackers.begin(0)
     write(log, trackers, 1)
-    with patience(monkeypatch, BEHIND_S=0.05, CLOSE_S=0.2):
+    with patience(monkeypatch, BEHIND_S=0.5, CLOSE_S=1.0):
         said = closed(trackers)
     share = "0%" if where == "write" else "100%"
     assert said[:2] == [
@@ -178,7 +179,7 @@ def test_the_end_of_a_run_waits_for_a_tracker_that_hangs_but_not_for_ever(log, m
 
 @pytest.mark.parametrize("where", ["open", "write"])
 @pytest.mark.parametrize("error", [RuntimeError("no\nnetwork"), SystemExit(3)])
-def test_a_tracker_that_breaks_is_closed_and_dropped_with_one_line_that_names_the_place(log, where, error):
+def test_a_tracker_that_breaks_is_dropped_with_one_line_that_names_the_place(log, where, error):
     tracker, other = Broken(where, error), Listener()
     trackers = Mirrors({"it": tracker, "other": other}, tracked(log.path.parent), log.path)
     trackers.begin(0)
@@ -188,7 +189,7 @@ def test_a_tracker_that_breaks_is_closed_and_dropped_with_one_line_that_names_th
     assert "test_mirrors.py:" in said
     assert said.endswith("; training goes on")
     assert "\n" not in said
-    assert [call[0] for call in tracker.calls] == ["open", "write", "close"][:: 1 if where == "write" else 2]
+    assert [call[0] for call in tracker.calls] == ["open", "write", "close"][: 3 if where == "write" else 1]
     assert [call[0] for call in other.calls] == ["open", "write", "write", "close"]
 
 
@@ -199,10 +200,17 @@ def test_what_the_user_must_change_ends_the_command_before_training(log):
     assert closed(trackers) == []
 
 
+def test_a_disk_that_is_full_at_the_beginning_drops_the_tracker_and_not_the_run(log):
+    trackers = mirrored(log, Broken("open", DiskError(f"disk full while writing events: {RESUME}")))
+    trackers.begin(0)
+    (said,) = closed(trackers)
+    assert said == "tracker it failed in open and is dropped: disk full while writing events; training goes on"
+
+
 def test_a_tracker_that_fails_in_close_is_named(log):
     trackers = mirrored(log, Broken("close", OSError(28, "No space left on device")))
     trackers.begin(0)
-    assert closed(trackers) == ["tracker it failed in close: disk full"]
+    assert closed(trackers) == ["tracker it failed in close and is dropped: disk full"]
 
 
 def test_a_run_that_ends_before_its_trackers_are_opened_closes_without_a_word(log):

@@ -30,6 +30,5 @@ class SQLite:
             self.file.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?)", rows)
 
     def close(self) -> None:
-        """Close the file, which ``open`` may have failed to open."""
-        if hasattr(self, "file"):
-            self.file.close()
+        """Close the file."""
+        self.file.close()

@@ -6,17 +6,18 @@ no row, and a resumed run is mirrored from its first row as a new one is.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from roboloop.core.errors import UserError
-from roboloop.core.files import DISK_FAULTS, open_regular
+from roboloop.core.errors import DiskError, Unreadable, UserError
+from roboloop.core.files import DISK_FAULTS, RESUME, open_regular
 from roboloop.core.raised import where
 from roboloop.core.sealed import Chain
 from roboloop.track.trackers.tracker import TrackedRun, Tracker
@@ -91,20 +92,27 @@ class Mirror:
         return f"{self._done / max(self._end, 1):.0%} of the metrics are mirrored"
 
     def _serve(self) -> None:
-        try:
+        with self._dropped_by_errors():
             self._tracker.open(self._run)
             self._call = "write"
             self._opened.set()
-            with open_regular(self._log) as file:
+            with self._dropped_by_errors(), open_regular(self._log) as file:
                 self._follow(file)
+            self._call = "close"
+            self._tracker.close()
+        self._opened.set()
+        self._ended.set()
+
+    @contextlib.contextmanager
+    def _dropped_by_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (DiskError, Unreadable) as error:  # a run can go on without its mirrors
+            self._drop(str(error).removesuffix(f": {RESUME}"))
         except UserError as error:
             self._refuse_or_drop(error)
         except (Exception, SystemExit) as error:
             self._drop(_why(error))
-        finally:
-            self._opened.set()
-            self._close()
-            self._ended.set()
 
     def _follow(self, file: BinaryIO) -> None:
         chain = Chain()
@@ -122,13 +130,6 @@ class Mirror:
                 self._wake.wait()
             return self._done < self._end
 
-    def _close(self) -> None:
-        self._call = "close"
-        try:
-            self._tracker.close()
-        except (Exception, SystemExit) as error:
-            self._said.append(f"tracker {self._name} failed in close: {_why(error)}")
-
     def _refuse_or_drop(self, error: UserError) -> None:
         with self._wake:
             if not self._opened.is_set() and not self._is_late:
@@ -137,7 +138,8 @@ class Mirror:
         self._drop(str(error))
 
     def _drop(self, why: str) -> None:
-        self._said.append(f"tracker {self._name} failed in {self._call} and is dropped: {why}; training goes on")
+        end = "" if self._call == "close" else "; training goes on"
+        self._said.append(f"tracker {self._name} failed in {self._call} and is dropped: {why}{end}")
 
 
 class Mirrors:

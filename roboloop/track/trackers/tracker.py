@@ -46,5 +46,5 @@ class Tracker(Protocol):
         ...
 
     def close(self) -> None:
-        """Flush and release everything. Called once, also after an exception in ``open`` or ``write``."""
+        """Flush and release everything; called after an exception in ``write`` too, but not after one in ``open``."""
         ...

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from typing import Any
 
 from roboloop.core.errors import ConfigError, needs_extra
 from roboloop.core.files import own_directory, replace_atomic
@@ -19,7 +18,6 @@ class Trackio:
         with needs_extra("tracker trackio", ("trackio",), "trackio"):
             import trackio
         self._trackio = trackio
-        self._run: Any = None
 
     def open(self, run: TrackedRun) -> None:
         """Begin a run of Trackio, in place of the one that this directory had before."""
@@ -46,8 +44,7 @@ class Trackio:
 
     def close(self) -> None:
         """Wait until the rows are in the database."""
-        if self._run is not None:
-            self._run.finish()
+        self._run.finish()
 
     def _delete(self, project: str, known: str) -> None:
         with contextlib.suppress(ValueError):  # no such project here

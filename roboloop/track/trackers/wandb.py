@@ -6,7 +6,6 @@ import os
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from roboloop.core.errors import ConfigError, DataError, needs_extra
 from roboloop.core.files import own_directory, remove, replace_atomic
@@ -24,7 +23,6 @@ class Wandb:
         with needs_extra("tracker wandb", ("wandb",), "wandb"):
             import wandb
         self._wandb = wandb
-        self._run: Any = None
 
     def open(self, run: TrackedRun) -> None:
         """Begin the W&B run of this directory again; one on the server goes on where it ends."""
@@ -68,5 +66,4 @@ class Wandb:
 
     def close(self) -> None:
         """Finish the W&B run."""
-        if self._run is not None:
-            self._run.finish()
+        self._run.finish()
