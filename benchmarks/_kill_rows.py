@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 COMMON = (
-    "--no-tensorboard --log-every-steps 40 --eval.episodes 1 --checkpoint.every-s 0 --sample.restarts 1000"
+    "--trackers --log-every-steps 40 --eval.episodes 1 --checkpoint.every-s 0 --sample.restarts 1000"
     " --record.restarts 1000"
 )
 PENDULUM = "--env gym/Pendulum-v1 --env.max-episode-steps 40 --env.eval-max-episode-steps 40"

@@ -36,10 +36,10 @@ def make_ours(size: int, directory: str) -> Run:
     from roboloop.sample.buffers import RolloutShape
     from roboloop.track.terminal import Progress
 
-    changes = {"runs_dir": directory, "experiment": f"n{size}", "tensorboard": False, "algo": {"processes": 1}}
+    changes = {"runs_dir": directory, "experiment": f"n{size}", "trackers": [], "algo": {"processes": 1}}
     cfg = override(Experiment(), changes)
     run = RunDir.create(cfg, [])
-    runner = Runner(run, build(cfg), [], Progress(1, stream=io.StringIO()))
+    runner = Runner(run, build(cfg), {}, Progress(1, stream=io.StringIO()))
     rng = np.random.default_rng(0)
     runner.sampler.collect(runner.warmup)
     spec = spec_of(cfg)

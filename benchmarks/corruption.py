@@ -41,7 +41,7 @@ MEMORY_BYTES, FILE_BYTES = 3 << 30, 1 << 30
 DATA = re.compile(r"(dataset|recorded)/(index\.log|shards/)")
 ENV = "--env.id gym/Pendulum-v1 --env.max-episode-steps 20 --env.eval-max-episode-steps 20"
 TINY = (
-    "--algo.hidden 8 8 --no-tensorboard --log-every-steps 20 --checkpoint.every-steps 40 --checkpoint.every-s 0 "
+    "--algo.hidden 8 8 --trackers --log-every-steps 20 --checkpoint.every-steps 40 --checkpoint.every-s 0 "
     "--eval.every-steps 40 --eval.episodes 2"
 )
 OF = {

@@ -40,7 +40,7 @@ SAID = re.compile(
     r"disk (full|failed|quota|is read-only)|No space left|Input/output error|Read-only file system|recording stopped",
     re.I,
 )
-MIRRORED = TINY.replace("--no-tensorboard", "--tensorboard")
+MIRRORED = TINY.replace("--trackers", "--trackers tensorboard")
 RUN = "runs/{name}/Pendulum-v1/0"
 
 

@@ -126,7 +126,7 @@ def roboloop(
     command = [str(Path(sys.executable).parent / "roboloop"), "train", "--env", f"doom/{task}", "--algo", "ppo",
                "--runs-dir", str(directory), "--experiment", "ours", "--env.num-envs", str(envs),
                "--env.action-repeat", str(FRAMESKIP),
-               "--steps", "1000000000", "--eval.every-steps", "0", "--checkpoint.every-steps", "0", "--no-tensorboard",
+               "--steps", "1000000000", "--eval.every-steps", "0", "--checkpoint.every-steps", "0", "--trackers",
                "--log-every-steps", "1024", "--warmup-steps", "0",
                "--algo.core", "gru", "--algo.rollout-steps", "32", "--algo.batch-envs", "32", "--algo.epochs", "1",
                "--algo.minibatches", "1", *options]  # fmt: skip

@@ -142,7 +142,7 @@ def _disk(root: Path) -> Iterator[_Disk]:
 
 def _train(root: Path, runs: Path, kind: str, steps: int, saved: bool = True) -> subprocess.Popen[bytes]:
     words = f"{FLAGS[kind]} {COMMON} {SAVED if saved else '--checkpoint.every-steps 0 --checkpoint.every-s 0'}".split()
-    words += ["--steps", str(steps), "--no-tensorboard", "--experiment", kind, "--runs-dir", str(runs), "--resume"]
+    words += ["--steps", str(steps), "--trackers", "--experiment", kind, "--runs-dir", str(runs), "--resume"]
     with open(root / "said.log", "ab") as log:
         command = [sys.executable, "-P", "-m", "roboloop.cli", "train", *words]
         return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)

@@ -233,7 +233,7 @@ SOURCES = {
     "start": [
         "train --algo ppo --env tiny/cart --env.num-envs 2 --env.max-episode-steps 20 --env.eval-max-episode-steps 20"
         " --algo.hidden 16 --algo.rollout-steps 16 --algo.minibatches 2 --algo.processes 1 --steps 64 --eval.episodes 1"
-        " --no-tensorboard --experiment start --runs-dir {out}"
+        " --trackers --experiment start --runs-dir {out}"
     ],
 }
 

@@ -22,7 +22,7 @@ TINY = {
     "steps": 400,
     "warmup_steps": 60,
     "log_every_steps": 50,
-    "tensorboard": False,
+    "trackers": [],
     "env": {"id": "gym/Pendulum-v1", "max_episode_steps": 40, "eval_max_episode_steps": 40},
     "algo": {"hidden": [16, 16], "batch_size": 16, "processes": 1},
     "replay": {"capacity": 2000},

@@ -8,7 +8,7 @@ import math
 import sys
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,6 +29,13 @@ RESOURCE: dict[str, bool] = {"resource": True}
 BY_NAME, NAMED_BY, KINDS = "by_name", "named_by", "kinds"
 """Metadata of a section of which there are several kinds: ``find(name, section)`` returns that kind's defaults; the key
 in the section that holds the name (``name`` if it does not say); ``kinds()`` yields name and defaults of each."""
+SYNONYMS = {
+    "learning-rate": "lr", "step-size": "lr", "discount": "gamma", "lambda": "gae-lambda", "polyak": "tau",
+    "ent-coef": "alpha", "entropy-coefficient": "entropy-coef", "temperature": "alpha", "layers": "hidden",
+    "num-workers": "workers", "total-timesteps": "steps", "buffer-size": "capacity", "batch": "batch-size",
+    "tensorboard": "trackers", "wandb": "trackers", "report-to": "trackers",
+}  # fmt: skip
+"""Names that other systems, or earlier versions of ours, have for our keys; as flags spell them."""
 _SWITCH_WORDS = {False: ("off", "no"), True: ("on", "yes")}
 
 T = TypeVar("T")
@@ -70,7 +77,9 @@ def override(config: T, data: Mapping[str, Any], where: str = "") -> T:
         current = getattr(config, key)
         if dataclasses.is_dataclass(current):
             if not isinstance(value, Mapping):
-                raise ConfigError(f"config key '{path}' is a section, not a value: {_shown(value)}")
+                raise ConfigError(
+                    f"config key '{path}' is a section, not a value: {_shown(value)}{_synonym(key, fields)}"
+                )
             kind = _named(current, fields[key].metadata, hints[key], value, path)
             with kinds_hint(fields[key].metadata, kind, f"{path}."):
                 changes[key] = override(kind, value, f"{path}.")
@@ -151,7 +160,13 @@ def _named(current: Any, about: Mapping[str, Any], hint: Any, data: Mapping[str,
 
 
 def _nearest_path(path: str, where: str, names: Sequence[str]) -> str:
-    return nearest(path, [f"{where}{n}" for n in names])
+    return _synonym(path.removeprefix(where), names) or nearest(path, [f"{where}{n}" for n in names])
+
+
+def _synonym(key: str, names: Collection[str]) -> str:
+    """Return a hint at what a key of other systems, or of earlier versions, is called here."""
+    ours = SYNONYMS.get(str(key).replace("_", "-"), "").replace("-", "_")
+    return f"; did you mean {ours!r}?" if ours in names else ""
 
 
 def _convert(value: Any, hint: Any, path: str) -> Any:

@@ -16,16 +16,10 @@ from collections.abc import Iterator, Sequence
 from functools import cache, reduce
 from typing import Any, NamedTuple, TypeVar
 
-from roboloop.core.config import KINDS, UnknownKey, check_values, kinds_hint, override, tag_flags
+from roboloop.core.config import KINDS, SYNONYMS, UnknownKey, check_values, kinds_hint, override, tag_flags
 from roboloop.core.errors import ConfigError, nearest
 
 T = TypeVar("T")
-_SYNONYMS = {
-    "learning-rate": "lr", "step-size": "lr", "discount": "gamma", "lambda": "gae-lambda", "polyak": "tau",
-    "ent-coef": "alpha", "entropy-coefficient": "entropy-coef", "temperature": "alpha", "layers": "hidden",
-    "num-workers": "workers", "total-timesteps": "steps", "buffer-size": "capacity", "batch": "batch-size",
-}  # fmt: skip
-"""Names that other systems have for our keys."""
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _NONE = ("none", "null")
 
@@ -166,7 +160,7 @@ def _free_key(name: str, known: dict[str, Key]) -> tuple[Key, str] | None:
 def hint_for(name: str, known: Sequence[str]) -> str:
     """Return which flag may have been meant."""
     section, dot, last = name.rpartition(".")
-    same = _SYNONYMS.get(last)
+    same = SYNONYMS.get(last.removeprefix("no-"))
     if same:
         found = [flag for flag in known if flag.startswith(section + dot) and _ends_with(flag, same)]
         if found:

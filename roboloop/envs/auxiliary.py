@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from roboloop.core.errors import ConfigError
+from roboloop.core.raised import where
 from roboloop.core.tasks import task_index
 from roboloop.core.types import Array, Env, EnvSpec, State
 from roboloop.envs.env import Outcome
@@ -41,11 +42,11 @@ class AuxiliaryTasks(Protocol):
 class TaskFunctions:
     """Auxiliary tasks given as one function each, the main task first."""
 
-    def __init__(self, functions: Mapping[str, TransitionReward], where: str = "tasks") -> None:
+    def __init__(self, functions: Mapping[str, TransitionReward], origin: str = "tasks") -> None:
         if not functions or not all(isinstance(name, str) and callable(f) for name, f in functions.items()):
-            raise ConfigError(f"{where} must be a dict from names to functions of a transition")
+            raise ConfigError(f"{origin} must be a dict from names to functions of a transition")
         self.names = tuple(functions)
-        self._rewards = [TransitionFunction(function, f"{where}: {name}") for name, function in functions.items()]
+        self._rewards = [TransitionFunction(function, f"{origin}: {name}") for name, function in functions.items()]
 
     def task_rewards(self, obs: Array, action: Array, next_obs: Array) -> Array:
         """Return the rewards of transitions, float32 ``[N, K]``."""
@@ -61,12 +62,15 @@ class TaskFunctions:
 class TransitionFunction:
     """A user's reward function, whose answer is checked: N finite numbers, and N successes if it gives any."""
 
-    def __init__(self, function: TransitionReward, where: str) -> None:
-        self._function, self._where = function, where
+    def __init__(self, function: TransitionReward, origin: str) -> None:
+        self._function, self._where = function, origin
 
     def __call__(self, obs: Array, action: Array, next_obs: Array) -> tuple[Array, Array | None]:
         """Return rewards, float32 ``[N]``, and successes, bool ``[N]``, or none where the function gives none."""
-        answer = self._function(obs, action, next_obs)
+        try:
+            answer = self._function(obs, action, next_obs)
+        except Exception as error:  # the user's function may raise anything
+            raise ConfigError(f"{self._where} raised {where(error)}") from error
         rewards, successes = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, None)
         reward = np.asarray(rewards, np.float32)
         if reward.shape != (len(obs),) or not np.isfinite(reward).all():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from roboloop.core.errors import ConfigError, nearest
@@ -49,6 +50,12 @@ class EnvConfig:
                 raise ConfigError(f"env.{name} must be at least 1, got {value}")
             if value is not None and value > MOST[name]:
                 raise ConfigError(f"env.{name} must be at most {MOST[name]}, got {value}")
+
+    def code(self) -> Iterator[tuple[str, str]]:
+        """Yield the keys that name code, each with its ``module:attr``."""
+        for key in ("reward", "tasks", "expert"):
+            if name := getattr(self, key):
+                yield key, name
 
     @property
     def is_drawn(self) -> bool:

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from roboloop.core.errors import UserError, needs_extra
+from roboloop.core.raised import where
 from roboloop.core.types import Array, Env, EnvSpec, State
 from roboloop.envs import check, registry
 from roboloop.envs.config import EnvConfig
-from roboloop.envs.findings import Findings, Unusable, where
+from roboloop.envs.findings import Findings, Unusable
 from roboloop.envs.gym.check import GymCheck
 from roboloop.envs.gym.world import ATARI, DEFAULT_HORIZON, raw
 from roboloop.envs.headless import usable_backend

@@ -51,9 +51,6 @@ SUITES = {
 }
 """Name -> ``module:attr`` of the record."""
 
-CODE_KEYS = ("reward", "tasks", "expert")
-"""Keys of an environment that name code as ``module:attr``."""
-
 OF_ALL_SUITES = (
     "observe", "image_size", "grayscale", "reward_version", "goal_mode", "panda", "legged", "soft", "hybrid",
 )  # fmt: skip

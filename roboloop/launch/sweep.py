@@ -21,6 +21,7 @@ from roboloop.run.commands import base_config, config_of
 from roboloop.run.config import Experiment
 from roboloop.run.rundir import RunDir, run_path
 from roboloop.track.summary import flatten
+from roboloop.track.trackers import registry as trackers
 
 KEYS = ("name", "base", "set", "axes", "zip", "exclude", "seeds", "space", "metric", "goal")
 """Of a sweep file."""
@@ -152,6 +153,8 @@ def _unchecked(sweep: Sweep, settings: Mapping[str, Any], seed: int, variant: st
 def _check(sweep: Sweep, run: Planned) -> None:
     try:
         run.config.check()
+        for name in run.config.trackers:
+            trackers.path_of(name)
     except ConfigError as error:
         raise ConfigError(f"sweep {sweep.name}, {run.variant}: {error}") from None
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import runpy
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from roboloop.algos import registry as algorithms
-from roboloop.core.config import override, read_file, resource_keys, to_dict
+from roboloop.core.config import override, read_file, resource_keys
 from roboloop.core.errors import ConfigError, DataError, DiskError, RunExists, nearest
 from roboloop.core.files import is_there
 from roboloop.core.flags import describe, flag_names, hint_for, keys_of, parse_flags, with_kinds
@@ -22,6 +21,8 @@ from roboloop.run.build import Parts, build
 from roboloop.run.config import Experiment
 from roboloop.run.envs import check_before_training
 from roboloop.run.rundir import RunDir, find_run, run_path
+from roboloop.track.trackers import registry as trackers
+from roboloop.track.trackers.tracker import Tracker
 
 STOPPED = 4
 
@@ -39,7 +40,8 @@ def train(args: list[str]) -> int:
     if known.fork:
         return _fork(known.fork, known.at, flags, args)
     if known.resume:
-        return _run(_reopen(Path(known.resume), flags), resume=True)
+        run = _reopen(Path(known.resume), flags)
+        return _run(run, True, trackers.make(run.config.trackers))
     config = config_of(base_config(recipe, known.config, known.algo, flags), flags)
     config.check()
     path = run_path(config)
@@ -49,18 +51,19 @@ def train(args: list[str]) -> int:
         if run.is_done:
             print(f"{printable(path)} is finished")
             return 0
-        return _run(run, resume=True)
+        return _run(run, True, trackers.make(run.config.trackers))
     from roboloop.run.start import take_over
 
     if not known.overwrite:
         RunDir.free_path(config)
+    made = trackers.make(config.trackers)
     check_before_training(config)
     parts = build(config)  # before anything is on disk: an env that cannot be made leaves no trace
     with _closed_by_errors(parts):
         take_over(parts.algo, config)
         if known.overwrite and (old := RunDir.move_aside(config)):
             print(f"the run that was there is now {printable(old)}")
-    return _run(RunDir.create(config, ["train", *args]), resume=False, parts=parts)
+    return _run(RunDir.create(config, ["train", *args]), False, made, parts)
 
 
 def _train_options() -> Options:
@@ -173,31 +176,28 @@ def _fork(source: Path, step: int | None, flags: list[str], args: list[str]) -> 
             hint = f" (--start {source} takes over weights alone)" if name == "env.id" else ""
             raise ConfigError(f"a fork keeps {name}: its buffer and its running episodes depend on it{hint}")
     RunDir.free_path(config)
+    made = trackers.make(config.trackers)
     check_before_training(config)
     parts = build(config)
     with _closed_by_errors(parts):  # what does not fit leaves no trace
         point = old.checkpoint_at(step)
         with checkpoint.fits(point.path):
             parts.algo.load(point.state["algo"])
-    return _run(old.fork(config, step, ["train", *args]), resume=True, parts=parts)
+    return _run(old.fork(config, step, ["train", *args]), True, made, parts)
 
 
-def _run(run: RunDir, resume: bool, parts: Parts | None = None) -> int:
+def _run(run: RunDir, resume: bool, made: Mapping[str, Tracker], parts: Parts | None = None) -> int:
     """Train a run to its end, and leave its curve beside it."""
     from roboloop.run.runner import Runner
     from roboloop.run.start import take_over
     from roboloop.track.curves import traced
     from roboloop.track.plots import plot_runs
-    from roboloop.track.sinks import Sink, TensorBoardSink, WandbSink
     from roboloop.track.terminal import Progress
 
     cfg = run.config
     progress = Progress(cfg.steps)
     progress.note(f"run {run.path}: {cfg.env.id}, seed {cfg.seed}, {cfg.steps} steps")
-    mirrors: list[Sink] = [TensorBoardSink(run.path / "events", progress.note)] if cfg.tensorboard else []
-    if cfg.wandb:
-        mirrors.append(WandbSink(run.path, to_dict(cfg), offline=os.environ.get("WANDB_MODE") != "online"))
-    runner = Runner(run, parts or build(cfg), mirrors, progress)
+    runner = Runner(run, parts or build(cfg), made, progress)
     try:
         if resume:
             step = runner.resume(progress.note)

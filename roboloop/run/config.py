@@ -18,6 +18,7 @@ from roboloop.envs.config import EnvConfig
 from roboloop.envs.metaworld.suite import MetaWorldEnvConfig
 from roboloop.sample.config import SampleConfig
 from roboloop.track.summary import flatten
+from roboloop.track.trackers.config import TrackioConfig, WandbConfig
 
 MOST_UPDATES, MOST_EPISODES = 10_000, 10**6
 """Per environment step, and per evaluation: more looks like a hang."""
@@ -93,10 +94,8 @@ class Experiment:
     """Hooks, as module:Class with on_training_step, on_episode or on_checkpoint; they run beside training."""
     observer_budget_s: float = field(default=1.0, metadata=RESOURCE)
     """An observer that takes longer than this for one event is named in a warning."""
-    tensorboard: bool = field(default=True, metadata=RESOURCE)
-    """Mirror metrics.jsonl to TensorBoard events."""
-    wandb: bool = field(default=False, metadata=RESOURCE)
-    """Mirror metrics.jsonl to Weights & Biases, offline unless WANDB_MODE says otherwise."""
+    trackers: tuple[str, ...] = field(default=("tensorboard",), metadata=RESOURCE)
+    """Where metrics.jsonl is mirrored: tensorboard, wandb, trackio, a plug-in's name or module:Class; may be empty."""
     start: str = ""
     """A run whose last weights training begins with, where observations and actions are the same: the next tier of a
     curriculum, or going on in another environment. Data, counters and schedules begin anew."""
@@ -123,6 +122,8 @@ class Experiment:
     eval: EvalConfig = field(default_factory=EvalConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig, metadata=RESOURCE)
     record: RecordConfig = field(default_factory=RecordConfig)
+    wandb: WandbConfig = field(default_factory=WandbConfig, metadata=RESOURCE)
+    trackio: TrackioConfig = field(default_factory=TrackioConfig, metadata=RESOURCE)
 
     def __post_init__(self) -> None:
         """Let a plain EnvConfig stand for the defaults of its suite."""
@@ -255,6 +256,17 @@ class Experiment:
             raise ConfigError(
                 f"algo.batch_envs {self.batch_envs} is not a multiple of the {columns} envs that a rollout has"
             )
+
+
+def renewed(data: dict[str, Any]) -> dict[str, Any]:
+    """Return the config of a run of an earlier version with its keys as they are now."""
+    switches = {name: data[name] for name in ("tensorboard", "wandb") if isinstance(data.get(name), bool)}
+    kept = {key: value for key, value in data.items() if key not in switches}
+    if switches:
+        kept["trackers"] = [name for name, is_on in switches.items() if is_on]
+    if isinstance(env := kept.get("env"), dict):
+        kept["env"] = registry.as_written_now(env)
+    return kept
 
 
 def identity(config: Experiment) -> dict[str, Any]:

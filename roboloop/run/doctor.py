@@ -24,7 +24,7 @@ def doctor(args: list[str]) -> int:
     Options(prog="roboloop doctor", allow_abbrev=False).parse_args(args)
     free_gb = shutil.disk_usage(".").free / 1e9
     print(f"python {platform.python_version()}, {len(os.sched_getaffinity(0))} cores, {free_gb:.0f} GB free here")
-    for package in ("torch", "numpy", "gymnasium", "mujoco", "metaworld", "dm_control", "pybullet", "wandb"):
+    for package in ("torch", "numpy", "gymnasium", "mujoco", "metaworld", "dm_control", "pybullet", "wandb", "trackio"):
         try:
             print(f"{package} {metadata.version(package)}")
         except metadata.PackageNotFoundError:

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from roboloop.core.errors import DataError, UserError, WorkerLost
+from roboloop.core.raised import where
 from roboloop.core.rng import derive, stream
 from roboloop.core.types import Array, Env, Policy, RewardAware
 from roboloop.envs.env import SimulatorDied, counted
-from roboloop.envs.findings import where
 from roboloop.envs.panda.robot import Holding, RobotFault
 from roboloop.sample.group import EnvBroken, check_actions
 from roboloop.sample.stack import FrameStack

@@ -205,8 +205,9 @@ def env_of_dataset(name: str) -> dict[str, Any]:
         how = "roboloop record ENV --expert --task NAME records tasks of one, and a set such as metaworld/mt3 is one"
         raise DataError(f"{path} holds datasets of several environments ({', '.join(ids)}): {how}")
     schema = schemas[0]
-    env = trust.env_of_file({**schema.source.get("env", {}), "id": schema.env_id}, path)
-    return {**registry.as_written_now(env), "frame_stack": 1}
+    env = registry.as_written_now({**schema.source.get("env", {}), "id": schema.env_id})
+    trust.check_env(registry.config(schema.env_id, **env), path)
+    return {**env, "frame_stack": 1}
 
 
 def best_rows(dataset: Dataset, rows: Array, percent: float) -> Array:

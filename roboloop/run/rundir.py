@@ -33,10 +33,10 @@ from roboloop.core.files import (
 from roboloop.core.sealed import check_text, seal_text
 from roboloop.core.text import printable
 from roboloop.data import journal
-from roboloop.envs.registry import as_written_now, task_name
+from roboloop.envs.registry import task_name
 from roboloop.run import checkpoint, trust
 from roboloop.run.checkpoint import Checkpoint
-from roboloop.run.config import Experiment, identity
+from roboloop.run.config import Experiment, identity, renewed
 from roboloop.track.read import boot_id, find_runs
 
 _PACKAGES = ("roboloop", "torch", "numpy", "gymnasium", "mujoco", "metaworld", "dm_control", "safetensors")
@@ -228,9 +228,7 @@ def _read_config(path: Path) -> Experiment:
         check_text(read_bytes(path))
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
-    data = read_file(path, follow=False)
-    if isinstance(env := data.get("env"), dict):
-        data["env"] = as_written_now(env)
+    data = renewed(read_file(path, follow=False))
     config = override(Experiment(), data)
     if missing := [name for name in _ALWAYS if name not in data]:
         raise ConfigError(f"{path} is not whole: it has no key '{missing[0]}'")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, Protocol
 
+from roboloop.core.config import to_dict
 from roboloop.core.errors import DataError
 from roboloop.core.files import disk_errors
 from roboloop.core.schedules import Every
@@ -28,9 +29,9 @@ from roboloop.run.evaluate import VALIDATION, Plan, Summary
 from roboloop.run.observers import Observers
 from roboloop.run.rundir import RunDir
 from roboloop.track.metrics import JsonlLog, Meter, score
-from roboloop.track.read import read_jsonl
-from roboloop.track.sinks import Sink
 from roboloop.track.terminal import Progress
+from roboloop.track.trackers.mirrors import Mirrors
+from roboloop.track.trackers.tracker import TrackedRun, Tracker
 from roboloop.track.usage import Usage
 
 STATEFUL = ("clock", "updates_due", "log_due", "eval_due", "save_due", "milestone_due", "meter", "sampler", "algo")
@@ -48,13 +49,14 @@ class Closable(Protocol):
 class Runner:
     """Owns one run from its first step, or from a checkpoint, to its end."""
 
-    def __init__(self, run: RunDir, parts: Parts, mirrors: list[Sink], progress: Progress) -> None:
+    def __init__(self, run: RunDir, parts: Parts, trackers: Mapping[str, Tracker], progress: Progress) -> None:
         cfg = run.config
         self.cfg, self.run = cfg, run
         self.tasks = registry.task_set(cfg.env.id)
         self.sampler, self.store, self.algo, self.evaluator, self.warmup, self.updates_due, self.recorder, said = parts
         progress.note(said)
-        self.mirrors, self.progress = mirrors, progress
+        about = TrackedRun(run.path, cfg.experiment, registry.task_name(cfg.env.id), cfg.seed, to_dict(cfg))
+        self.mirrors, self.progress = Mirrors(trackers, about, run.metrics), progress
         self.metrics, self.timing = JsonlLog(run.metrics), JsonlLog(run.timing)
         self.clock, self.watch, self.meter = Clock(0 if cfg.is_offline else cfg.env.action_repeat), Stopwatch(), Meter()
         self.usage = Usage()
@@ -90,6 +92,7 @@ class Runner:
 
     def _train(self) -> str:
         try:
+            self.mirrors.begin(self.metrics.mark().offset)
             self.recorder.begin(self.run.dataset, self.clock.step)
             with disk_errors(str(self.run.path)):
                 while self.clock.step < self.cfg.steps and not self._solved() and not self._stop:
@@ -152,6 +155,7 @@ class Runner:
             *self.sampler.faults(),
             *self.algo.messages(),
             *self.observers.messages(),
+            *self.mirrors.messages(),
             *self.recorder.messages(),
         ):
             self.progress.note(line)
@@ -196,8 +200,7 @@ class Runner:
 
     def _write(self, row: dict[str, float]) -> None:
         self.metrics.write(row)
-        for mirror in self.mirrors:
-            mirror.write(int(row["step"]), row)
+        self.mirrors.advance(self.metrics.mark().offset)
 
     def _evaluate(self, at_end: bool) -> None:
         # a result is written at the next evaluation or at the end, so that the log does not depend on who was faster
@@ -324,8 +327,6 @@ class Runner:
         self._attach_journal(point)
         self.metrics.truncate(point.logs[self.metrics.path.name].offset)
         self.timing.cut(point.logs[self.timing.path.name].offset)
-        for mirror in self.mirrors:
-            mirror.rebuild(read_jsonl(self.run.metrics))
         self.watch.resume(point.seconds, self.clock)
         self._saved_step, self._updates_before = point.step, self.clock.updates
 
@@ -361,10 +362,11 @@ class Runner:
         self.recorder.close()
         for line in self.recorder.messages():
             self.progress.note(line)
-        parts: list[Closable] = [self.metrics, self.timing, *self.mirrors, self.progress]
-        parts += [self.background] if self.background else []
+        parts: list[Closable] = [self.metrics, self.timing, *([self.background] if self.background else [])]
         for part in (*parts, self.observers, self.sampler, self.evaluator, self.algo):
             part.close()
+        self.mirrors.close(self.progress.note)  # last, since it may have to wait
+        self.progress.close()
 
 
 def _facts(end: EpisodeEnd) -> dict[str, float]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from roboloop.core.vouched import check_code, vouched
 from roboloop.envs import registry
+from roboloop.envs.config import EnvConfig
 from roboloop.run.config import Experiment
 
 
@@ -44,11 +45,10 @@ def _modules_of_key(key: str, name: str) -> Sequence[str]:
     return _modules_of(name) if key == "env.id" else [name.partition(":")[0]]
 
 
-def env_of_file(env: dict[str, Any], where: object) -> dict[str, Any]:
-    """Return the environment section that a dataset names, if somebody here vouches for its code."""
-    for key, name in _named_in_env(str(env["id"]), env):
+def check_env(env: EnvConfig, where: object) -> None:
+    """Refuse an environment that a dataset names if nobody here vouches for its code."""
+    for key, name in _named_in_env(env):
         check_code(key, name, _modules_of_key(key, name), where)
-    return env
 
 
 def _named(config: Experiment) -> Iterator[tuple[str, str]]:
@@ -56,15 +56,16 @@ def _named(config: Experiment) -> Iterator[tuple[str, str]]:
     if ":" in config.algo.name:
         yield "algo.name", config.algo.name
     yield from (("observers", name) for name in config.observers)
-    yield from _named_in_env(config.env.id, vars(config.env))
+    yield from (("trackers", name) for name in config.trackers if ":" in name)
+    yield from _named_in_env(config.env)
     if config.sample.address:
         yield "sample.address", config.sample.address
 
 
-def _named_in_env(env_id: str, env: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    if _modules_of(env_id):
-        yield "env.id", env_id
-    yield from ((f"env.{key}", str(env[key])) for key in registry.CODE_KEYS if env.get(key))
+def _named_in_env(env: EnvConfig) -> Iterator[tuple[str, str]]:
+    if _modules_of(env.id):
+        yield "env.id", env.id
+    yield from ((f"env.{key}", name) for key, name in env.code())
 
 
 def _modules_of(env_id: str) -> Sequence[str]:

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from roboloop.core.errors import DataError, Diverged, WorkerLost
+from roboloop.core.raised import place_of
 from roboloop.core.rng import derive, get_rng_state, set_rng_state, stream
 from roboloop.core.types import Array, Decision, Env, EpisodeEnd, Policy, RewardAware, Rollout, State
 from roboloop.data.rollouts import lost_envs
 from roboloop.envs.env import counted
-from roboloop.envs.findings import place_of
 from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.remote import EnvLost
 from roboloop.sample.stack import FrameStack

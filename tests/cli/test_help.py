@@ -60,7 +60,7 @@ def test_bash_completes_verbs_recipes_algorithms_and_keys(tmp_path, typed, found
 
 def test_overwrite_moves_the_old_run_aside_and_starts_over(tmp_path):
     words = ("train", "--env", "tiny/point", "--steps", "40", "--warmup-steps", "10", "--algo.hidden", "8",
-             "--algo.batch-size", "8", "--no-tensorboard", "--eval.episodes", "0", "--runs-dir", tmp_path)  # fmt: skip
+             "--algo.batch-size", "8", "--trackers", "--eval.episodes", "0", "--runs-dir", tmp_path)  # fmt: skip
     assert roboloop(*words).returncode == 0
     assert roboloop(*words).returncode == 3
     done = roboloop(*words, "--overwrite")

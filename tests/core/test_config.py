@@ -107,7 +107,9 @@ def test_flags_override_and_bad_flags_are_one_line():
             "unknown option --algo.learning-rate; did you mean '--algo.actor-lr' or '--algo.critic-lr' or "
             "'--algo.alpha-lr'?",
         ),
-        (["--tensorboard", "maybe"], "option --tensorboard must be true or false, not 'maybe'"),
+        (["--eval.background", "maybe"], "option --eval.background must be true or false, not 'maybe'"),
+        (["--no-tensorboard"], "unknown option --no-tensorboard; did you mean '--trackers'?"),
+        (["--wandb", "True"], "unknown option --wandb; did you mean '--trackers'?"),
         (["word", "--sed", "1"], "unknown option --sed; did you mean '--seed'?"),
         (["--seed"], "option --seed needs a value"),
         (["--seed", "abc"], "option --seed must be a whole number, not 'abc'"),
@@ -120,9 +122,10 @@ def test_a_bad_flag_is_named_in_one_line(flags, message):
 
 
 def test_flags_read_switches_none_scientific_numbers_and_sections_by_name():
-    config = parse_flags(Experiment(), ["--tensorboard", "False", "--steps", "1e6", "--algo.alpha", "none"])
-    assert (config.tensorboard, config.steps, config.algo.alpha) == (False, 1_000_000, None)
-    assert parse_flags(Experiment(), ["--no-tensorboard"]).tensorboard is False
+    config = parse_flags(Experiment(), ["--eval.background", "True", "--steps", "1e6", "--algo.alpha", "none"])
+    assert (config.eval.background, config.steps, config.algo.alpha) == (True, 1_000_000, None)
+    assert parse_flags(config, ["--eval.no-background"]).eval.background is False
+    assert parse_flags(Experiment(), ["--trackers", "--seed", "1"]).trackers == ()
     assert parse_flags(Experiment(), ["--algo.lr=1e-3", "--algo.name=ppo"]).algo.lr == 1e-3
     assert (
         parse_flags(Experiment(), ["--algo.name", "lfgp", "--algo.schedule.name", "uniform"]).algo.schedule.name

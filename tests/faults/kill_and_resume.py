@@ -20,7 +20,7 @@ from roboloop.run import checkpoint
 
 FLAGS = (
     "--env gym/Pendulum-v1 --env.max-episode-steps 40 --env.eval-max-episode-steps 40 --env.num-envs 2"
-    " --warmup-steps 60 --log-every-steps 50 --no-tensorboard --replay.capacity 3000"
+    " --warmup-steps 60 --log-every-steps 50 --trackers --replay.capacity 3000"
     " --algo.hidden 16 16 --algo.batch-size 16 --algo.processes 1"
     " --eval.every-steps 400 --eval.episodes 2 --checkpoint.every-episode --checkpoint.every-steps 0"
 ).split()

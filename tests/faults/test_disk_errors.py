@@ -11,13 +11,14 @@ import pytest
 
 from roboloop.cli import main
 from roboloop.core.state import equal
-from roboloop.track.sinks import TensorBoardSink
+from roboloop.track.trackers.tensorboard import TensorBoard
 from tests.faults.kill_and_resume import remains
+from tests.mirrored import points, tracked
 
 FLAGS = (
     "--env gym/Pendulum-v1 --env.max-episode-steps 20 --env.eval-max-episode-steps 20"
     " --algo ppo --algo.rollout-steps 20 --algo.hidden 8 8 --algo.epochs 1 --algo.minibatches 1 --algo.processes 1"
-    " --log-every-steps 20 --no-tensorboard --checkpoint.every-steps 40 --eval.every-steps 40 --eval.episodes 1"
+    " --log-every-steps 20 --trackers --checkpoint.every-steps 40 --eval.every-steps 40 --eval.episodes 1"
     " --steps 80 --experiment run"
 ).split()
 CALLS = ("open", "write", "fsync", "replace", "rename", "mkdir", "ftruncate")
@@ -169,15 +170,16 @@ def full_writer(channel, memory_fd):
     recorder_process.main(channel, memory_fd)
 
 
-def test_a_tensorboard_mirror_on_a_full_disk_ends_with_one_line_and_without_its_writer(disk, tmp_path):
-    said = []
-    sink = TensorBoardSink(tmp_path / "events", said.append)
-    sink.write(10, {"x": 1.0})
+def test_events_before_a_full_disk_can_be_read(disk, tmp_path):
+    tracker = TensorBoard()
+    tracker.open(tracked(tmp_path))
+    tracker.write(10, {"x": 1.0})
     disk.fails_at(1, errno.ENOSPC)
-    sink.write(20, {"x": 2.0})
-    sink.write(30, {"x": 3.0})
-    sink.close()
-    assert said == [f"no more TensorBoard events in {tmp_path / 'events'}: disk full; training goes on"]
+    with pytest.raises(OSError, match="No space left"):
+        tracker.write(20, {"x": 2.0})
+    disk.works()
+    tracker.close()
+    assert points(tmp_path / "events") == {"x": [(10, 1.0)]}
 
 
 def test_training_whose_mirror_fails_goes_on(disk, whole, tmp_path, capsys, monkeypatch):
@@ -189,6 +191,7 @@ def test_training_whose_mirror_fails_goes_on(disk, whole, tmp_path, capsys, monk
         return real(path, *args, **kwargs)
 
     monkeypatch.setattr(os, "open", no_events)
-    assert main(["train", *FLAGS, "--tensorboard", "--runs-dir", str(tmp_path)]) == 0
-    assert "no more TensorBoard events" in "".join(capsys.readouterr())
+    assert main(["train", *FLAGS, "--trackers", "tensorboard", "--runs-dir", str(tmp_path)]) == 0
+    said = "".join(capsys.readouterr())
+    assert said.count("tracker tensorboard failed in write and is dropped: disk failed; training goes on\n") == 1
     assert equal(remains(tmp_path / "run" / "Pendulum-v1" / "0"), remains(whole))

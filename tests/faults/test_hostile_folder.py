@@ -159,7 +159,7 @@ def test_the_page_of_a_strangers_folder_and_its_buttons_run_no_code(folder, tiny
     assert folder.ran() == []
 
 
-SMALL = ("--algo.rollout-steps", "16", "--algo.hidden", "8", "8", "--eval.episodes", "0", "--no-tensorboard")
+SMALL = ("--algo.rollout-steps", "16", "--algo.hidden", "8", "8", "--eval.episodes", "0", "--trackers")
 
 
 def test_a_sweep_in_a_strangers_folder_runs_none_of_its_code(folder):

@@ -17,7 +17,7 @@ from roboloop.core.sealed import seal_text
 from roboloop.envs.frozen import FrozenPolicy
 from tests.run.helpers import train
 
-ENV = "--env gym/Pendulum-v1 --env.max-episode-steps 20 --env.eval-max-episode-steps 20 --no-tensorboard".split()
+ENV = "--env gym/Pendulum-v1 --env.max-episode-steps 20 --env.eval-max-episode-steps 20 --trackers".split()
 
 
 def one_line(capsys, code):

@@ -15,7 +15,7 @@ import pytest
 ROBOLOOP = [sys.executable, "-m", "roboloop.cli"]
 FLAGS = (
     "--env gym/Pendulum-v1 --env.max-episode-steps 40 --env.eval-max-episode-steps 40 --warmup-steps 60"
-    " --log-every-steps 50 --no-tensorboard --algo.hidden 16 16 --algo.batch-size 16 --algo.processes 1"
+    " --log-every-steps 50 --trackers --algo.hidden 16 16 --algo.batch-size 16 --algo.processes 1"
     " --eval.every-steps 200 --eval.episodes 1 --steps 600"
 ).split()
 

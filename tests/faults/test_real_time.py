@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(find_spec("pybullet_data") is None, reason="the 
 FLAGS = (
     "--env panda/reach --env.frame-stack 2 --env.panda.driver process --env.panda.hz 20 --env.panda.episode-s 1.5"
     " --sample.real-time process --steps 240 --warmup-steps 60 --log-every-steps 30 --replay.capacity 2000"
-    " --algo.hidden 16 16 --algo.batch-size 16 --algo.processes 1 --update.per-step 1 --no-tensorboard"
+    " --algo.hidden 16 16 --algo.batch-size 16 --algo.processes 1 --update.per-step 1 --trackers"
     " --eval.episodes 0 --checkpoint.every-steps 0 --checkpoint.every-s 0 --checkpoint.every-episode"
 ).split()
 EPISODE = 30

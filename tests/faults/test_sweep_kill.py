@@ -15,7 +15,7 @@ from tests.run.helpers import train
 
 FILE = """
 name: lr
-base: {steps: 600, warmup_steps: 60, log_every_steps: 50, tensorboard: false, env: {id: tiny/point},
+base: {steps: 600, warmup_steps: 60, log_every_steps: 50, trackers: [], env: {id: tiny/point},
        algo: {hidden: [16, 16], batch_size: 16, processes: 1}, replay: {capacity: 2000},
        eval: {every_steps: 200, episodes: 2}, checkpoint: {every_steps: 100, every_s: 0}}
 axes: {algo.actor_lr: [1.0e-3, 1.0e-4]}

@@ -53,7 +53,8 @@ def test_a_finished_run_of_a_sweep_that_was_made_longer_goes_on(job):
 
 def test_every_setting_that_a_resumed_run_may_be_given_anew_reaches_it(job):
     new = {
-        "steps": 900, "tensorboard": True, "wandb": True, "observers": ["a", "b"], "observer_budget_s": 1e-7,
+        "steps": 900, "trackers": ["tensorboard", "a:b"], "wandb.entity": "c", "observers": ["a", "b"],
+        "observer_budget_s": 1e-7,
         "algo.processes": 3, "eval.stop_success": 0.5, "eval.stop_evaluations": 4,
         "sample.on": "ray", "sample.workers": 1, "sample.address": "ray://a:1", "checkpoint.every_episode": True,
         "checkpoint.keep_last": 9, "record.commit_s": 7.5,

@@ -9,7 +9,7 @@ from typing import Any
 from tests.cli.test_cli import roboloop
 
 SMALL = (
-    "--warmup-steps", "60", "--no-tensorboard", "--eval.episodes", "2", "--eval.every-steps", "150",
+    "--warmup-steps", "60", "--trackers", "--eval.episodes", "2", "--eval.every-steps", "150",
     "--checkpoint.every-steps", "50", "--checkpoint.every-s", "0", "--log-every-steps", "50",
 )  # fmt: skip
 TWO_WORKERS = ("--env.num-envs", "2", "--sample.groups", "2", "--sample.workers", "2")

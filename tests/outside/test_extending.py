@@ -1,15 +1,22 @@
 """The files of ``docs/extending.md`` work as they stand there."""
 
+import csv
 import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
+
+from roboloop.track.read import read_jsonl
 from tests.cli.test_cli import roboloop
 
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
 SMALL = (
     "--env.max-episode-steps", "40", "--env.eval-max-episode-steps", "40", "--steps", "300", "--warmup-steps", "60",
-    "--eval.episodes", "2", "--eval.every-steps", "150", "--checkpoint.every-steps", "50", "--no-tensorboard",
+    "--eval.episodes", "2", "--eval.every-steps", "150", "--checkpoint.every-steps", "50", "--trackers",
 )  # fmt: skip
 
 
@@ -39,3 +46,73 @@ def test_the_algorithm_of_the_page_trains_shows_its_keys_and_resumes(tmp_path):
     assert with_path(tmp_path, "train", "--resume", part, "--steps", "300", "--trust").returncode == 0
     last = Path("checkpoints") / "step-000000000300" / "state.safetensors"
     assert (part / last).read_bytes() == (run / last).read_bytes()
+
+
+def test_the_tracker_of_the_page_mirrors_a_run_and_its_resume(tmp_path):
+    (tmp_path / "my_csv.py").write_text(file_of("Your own tracker"))
+    words = ("--env", "gym/Pendulum-v1", *SMALL, "--trackers", "my_csv:CSV", *SAC)
+    done = with_path(tmp_path, "train", *words, "--log-every-steps", "50", "--steps", "150")
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "runs" / "default" / "Pendulum-v1" / "0"
+    assert with_path(tmp_path, "train", "--resume", run, "--steps", "300").returncode == 2  # nobody vouches for it
+    assert with_path(tmp_path, "train", "--resume", run, "--steps", "300", "--trust").returncode == 0
+    with open(run / "metrics.csv", newline="") as file:
+        head, *lines = csv.reader(file)
+    assert head == ["step", "name", "value"]
+    rows = read_jsonl(run / "metrics.jsonl")
+    numbers = [(row["step"], key, value) for row in rows for key, value in row.items() if isinstance(value, float)]
+    mirrored = [(int(step), name, float(value)) for step, name, value in lines]
+    assert [each for each in mirrored if each in numbers] == numbers
+    assert max(step for step, _, _ in mirrored) == 300
+
+
+NAMES = {
+    "Your own environment": "my_envs.py",
+    "Your own suite": "my_suite.py",
+    "Your own reward, auxiliary tasks and expert": "my_rewards.py",
+    "Your own robot": "my_arm.py",
+}
+TRAINED = {
+    "train": (
+        "--steps", "150", "--warmup-steps", "60", "--eval.every-steps", "0", "--trackers",
+        "--env.max-episode-steps", "30", "--env.eval-max-episode-steps", "30",
+    ),
+    "record": ("--episodes", "2"),
+    "check": ("--steps", "100"),
+}  # fmt: skip
+SAC = ("--algo.hidden", "16", "--algo.batch-size", "16", "--algo.processes", "1")
+LFGP = ("--algo.sac.hidden", "16", "--algo.sac.batch-size", "16", "--algo.discriminator.hidden", "16")
+
+
+def commands_of(title: str) -> list[list[str]]:
+    """Return the commands below a title."""
+    text = PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+    return [shlex.split(line)[1:] for line in text.splitlines() if line.startswith("roboloop ")]
+
+
+def run_there(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command as the installed script does: the folder is not on Python's path."""
+    command = [sys.executable, "-P", "-m", "roboloop.cli", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, timeout=300)
+
+
+@pytest.mark.parametrize("title", NAMES)
+def test_the_file_and_the_commands_of_the_page_work_in_the_folder_of_the_file(tmp_path, title):
+    (tmp_path / NAMES[title]).write_text(file_of(title))
+    commands = commands_of(title)
+    assert len(commands) >= 1
+    for number, words in enumerate(commands):
+        small = next(small for verb, small in TRAINED.items() if verb in words[:2])
+        sizes = () if "train" not in words else LFGP if "lfgp" in words else SAC
+        unique = ("--experiment", str(number)) if "train" in words else ()
+        done = run_there(tmp_path, *words, *small, *sizes, *unique)
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
+
+
+def test_the_network_of_the_page_takes_the_place_of_the_algorithms_own(tmp_path):
+    algorithm = file_of("Your own algorithm")
+    own = algorithm[algorithm.index("def mlp(") : algorithm.index("class Actor")]
+    (tmp_path / "my_ddpg.py").write_text(algorithm.replace(own, "from my_nets import residual as mlp\n\n\n"))
+    (tmp_path / "my_nets.py").write_text(file_of("Your own network"))
+    done = with_path(tmp_path, "train", "--algo", "my_ddpg:SPEC", "--env", "gym/Pendulum-v1", *SMALL)
+    assert done.returncode == 0, done.stderr

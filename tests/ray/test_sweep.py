@@ -20,7 +20,7 @@ base:
   algo: {name: ppo, rollout_steps: 16, minibatches: 1, epochs: 1, hidden: [8], processes: 1}
   eval: {every_steps: 0, episodes: 2}
   checkpoint: {every_steps: 64, every_s: 0}
-  tensorboard: false
+  trackers: []
 axes: {algo.gamma: [0.9, 0.99]}
 seeds: 2
 """

@@ -17,7 +17,7 @@ class Crash(Exception):
 
 
 def make_runner(run: RunDir) -> Runner:
-    return Runner(run, build(run.config), [], Progress(run.config.steps, stream=io.StringIO()))
+    return Runner(run, build(run.config), {}, Progress(run.config.steps, stream=io.StringIO()))
 
 
 def train(config, crash_after: int | None = None) -> Path:

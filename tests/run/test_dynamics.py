@@ -68,7 +68,7 @@ def test_what_cannot_be_looked_back_on_is_refused(tiny, target):
 def test_it_is_trained_as_a_user_types_it(target, tmp_path):
     file = tmp_path / "dynamics.yaml"
     file.write_text(json.dumps(changes(target)))
-    flags = "--no-tensorboard --log-every-steps 64 --eval.every-steps 0 --eval.episodes 2".split()
+    flags = "--trackers --log-every-steps 64 --eval.every-steps 0 --eval.episodes 2".split()
     done = roboloop("train", "--config", file, "--runs-dir", tmp_path, *flags)
     assert done.returncode == 0, done.stderr
     run = tmp_path / "default" / "hybrid-cart" / "0"

@@ -18,7 +18,7 @@ from roboloop.run.envs import check_before_training
 
 SMALL = (
     "--steps 220 --warmup-steps 50 --log-every-steps 50 --replay.capacity 1000 --algo.hidden 8 8 --algo.batch-size 8"
-    " --algo.processes 1 --eval.episodes 0 --checkpoint.every-steps 100 --no-tensorboard"
+    " --algo.processes 1 --eval.episodes 0 --checkpoint.every-steps 100 --trackers"
 ).split()
 REFUSED = {
     "NotFinite": r"observation of step 1 is nan at index 1",

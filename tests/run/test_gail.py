@@ -55,7 +55,7 @@ def test_what_cannot_be_compared_with_the_expert_is_refused(tiny, demos):
 
 def test_it_is_trained_evaluated_and_recorded_as_a_user_types_it(demos, tmp_path):
     flags = (
-        "--env play/reach --steps 256 --eval.every-steps 0 --eval.episodes 2 --no-tensorboard --algo.ppo.processes 1"
+        "--env play/reach --steps 256 --eval.every-steps 0 --eval.episodes 2 --trackers --algo.ppo.processes 1"
         " --algo.ppo.hidden 16 --algo.discriminator.hidden 16 --env.eval-max-episode-steps 20"
     )
     done = roboloop("train", "--algo", "gail", "--algo.expert.directory", demos, "--runs-dir", tmp_path, *flags.split())

@@ -182,7 +182,7 @@ def test_environments_without_formulas_of_tasks_can_still_be_learned_from_their_
 
 def test_it_is_trained_and_evaluated_as_a_user_types_it(demos, tmp_path):
     flags = (
-        "--env play/place --steps 150 --warmup-steps 50 --eval.every-steps 0 --eval.episodes 2 --no-tensorboard"
+        "--env play/place --steps 150 --warmup-steps 50 --eval.every-steps 0 --eval.episodes 2 --trackers"
         " --algo.sac.processes 1 --algo.sac.batch-size 16 --algo.sac.hidden 16 --env.eval-max-episode-steps 20"
     )
     common = ("--algo.expert.directory", demos, "--runs-dir", tmp_path, *flags.split())

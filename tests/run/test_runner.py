@@ -123,7 +123,7 @@ def test_a_terminal_sees_steps_between_two_logs_and_evaluations(tiny, monkeypatc
     monkeypatch.setenv("COLUMNS", "200")
     screen = Terminal()
     run = RunDir.create(tiny(steps=100, log_every_steps=50, eval={"every_steps": 100, "episodes": 2}), [])
-    runner = Runner(run, build(run.config), [], terminal.Progress(100, stream=screen))
+    runner = Runner(run, build(run.config), {}, terminal.Progress(100, stream=screen))
     runner.train()
     runner.close()
     run.close()
@@ -133,7 +133,7 @@ def test_a_terminal_sees_steps_between_two_logs_and_evaluations(tiny, monkeypatc
 
 def test_training_ends_with_done_and_not_with_progress(tmp_path, capsys):
     flags = ["--env", "gym/Pendulum-v1", "--env.num-envs", "8", "--steps", "100", "--log-every-steps", "8"]
-    flags += ["--warmup-steps", "1000", "--eval.episodes", "0", "--no-tensorboard", "--sample.steps", "4"]
+    flags += ["--warmup-steps", "1000", "--eval.episodes", "0", "--trackers", "--sample.steps", "4"]
     assert cli.main(["train", *flags, "--runs-dir", str(tmp_path), "--experiment", "e"]) == 0
     lines = capsys.readouterr().out.splitlines()
     done = next(i for i, line in enumerate(lines) if line.startswith("done at step 128"))

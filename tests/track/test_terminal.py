@@ -86,7 +86,7 @@ def test_counts_and_durations_are_short() -> None:
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
-    modules = ["metrics", "sinks", "terminal", "read", "stats", "plots", "video"]
+    modules = ["metrics", "trackers.mirrors", "trackers.registry", "terminal", "read", "stats", "plots", "video"]
     heavy = {"torch", "matplotlib", "tensorboard", "wandb", "imageio", "rich", "PIL", "scipy"}
     code = f"import sys, {', '.join(f'roboloop.track.{name}' for name in modules)}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

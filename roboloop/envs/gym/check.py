@@ -14,9 +14,10 @@ import numpy as np
 from gymnasium import spaces
 
 from roboloop.core.errors import ConfigError
+from roboloop.core.raised import where
 from roboloop.core.types import Array
 from roboloop.envs.env import UNBOUNDED
-from roboloop.envs.findings import Findings, where
+from roboloop.envs.findings import Findings
 from roboloop.envs.spaces import MASK, Columns, columns, decoder, legal, observations
 
 BIG_INFO = 100_000

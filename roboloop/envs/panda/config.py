@@ -8,12 +8,23 @@ from typing import Literal
 
 from roboloop.core.config import RESOURCE
 from roboloop.core.errors import ConfigError, nearest
+from roboloop.core.resolve import entry_points
 
 DOFS = ("x", "y", "z", "gripper")
 PARTS = ("ee_pos", "ee_quat", "object", "difference", "goal", "gripper")
 FAULTS = ("controller", "limit", "camera", "nan")
 FaultKind = Literal["controller", "limit", "camera", "nan"]
 _ADDRESS = re.compile(r"(?:127\.0\.0\.1|localhost):([0-9]{1,5})")
+
+
+DRIVERS = ("virtual", "process")
+ROBOTS = "roboloop.robots"
+"""Entry points by which an installed package brings robots."""
+
+
+def known_drivers() -> list[str]:
+    """Return the names of all drivers, ours and those of installed packages."""
+    return [*DRIVERS, *entry_points(ROBOTS)]
 
 
 @dataclass(frozen=True)
@@ -54,8 +65,9 @@ class PandaConfig:
     """Seconds for which the thresholds must hold to be a success."""
     camera_stale_s: float = 0.5
     """Age at which a picture is a fault."""
-    driver: Literal["virtual", "process"] = "virtual"
-    """virtual: simulated time, in this process; process: a driver of its own on the wall clock."""
+    driver: str = "virtual"
+    """virtual: simulated time, in this process; process: a driver of its own on the wall clock; or a robot of your own,
+    as an entry point of roboloop.robots or module:attr of make(task, config) -> Robot."""
     address: str = field(default="", metadata=RESOURCE)
     """Where a driver process stands by itself (roboloop rig), such as 127.0.0.1:7317; empty = one is started for us."""
     watchdog_s: float = 0.5
@@ -84,11 +96,18 @@ class PandaConfig:
                 raise ConfigError(f"env.panda.{name} must be in the order {', '.join(known)}, got {', '.join(words)}")
         if self.dof == ("gripper",):
             raise ConfigError("env.panda.dof must name at least one of x, y, z")
-        if self.address:
-            self._check_address()
+        self._check_driver()
         for fault in self.faults:
             if fault.kind not in FAULTS or not 0 <= fault.chance <= 1 or fault.at_s < 0:
                 raise ConfigError(f"env.panda.faults: no rig can have {fault}")
+
+    def _check_driver(self) -> None:
+        known = known_drivers()
+        if self.driver not in known and ":" not in self.driver:
+            what = f"must be one of {', '.join(known)} or module:attr"
+            raise ConfigError(f"env.panda.driver {what}, not {self.driver!r}{nearest(self.driver, known)}")
+        if self.address:
+            self._check_address()
 
     def _check_address(self) -> None:
         match = _ADDRESS.fullmatch(self.address)

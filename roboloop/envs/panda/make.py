@@ -7,10 +7,11 @@ from importlib import metadata
 import numpy as np
 
 from roboloop.core.errors import ConfigError
+from roboloop.core.resolve import entry_points, load_named
 from roboloop.envs.env import FLOAT, Task
 from roboloop.envs.panda import tasks
 from roboloop.envs.panda.auxiliary import PandaTasks
-from roboloop.envs.panda.config import PandaConfig
+from roboloop.envs.panda.config import ROBOTS, PandaConfig
 from roboloop.envs.panda.rig import Rig, RigEnv
 from roboloop.envs.panda.robot import Robot
 from roboloop.envs.panda.suite import PandaEnvConfig
@@ -22,9 +23,15 @@ def make_robot(task: tasks.PandaTask, cfg: PandaConfig) -> Robot:
         from roboloop.envs.panda.client import ProcessPanda
 
         return ProcessPanda(task.name, cfg)
-    from roboloop.envs.panda.virtual import VirtualPanda
+    if cfg.driver == "virtual":
+        from roboloop.envs.panda.virtual import VirtualPanda
 
-    return VirtualPanda(task, cfg.faults)
+        return VirtualPanda(task, cfg.faults)
+    path = entry_points(ROBOTS).get(cfg.driver, cfg.driver)
+    robot: Robot = load_named(path, "env.panda.driver")(task, cfg)
+    if missing := [name for name in ("connect", "read", "send", "hold", "close") if not hasattr(robot, name)]:
+        raise ConfigError(f"env.panda.driver {cfg.driver!r} must return a Robot: it has no {missing[0]}()")
+    return robot
 
 
 def make(task: str, cfg: PandaEnvConfig, evaluation: bool, robot: Robot | None = None) -> RigEnv:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from roboloop.core.errors import ConfigError
@@ -26,10 +27,16 @@ class PandaEnvConfig(EnvConfig):
         if self.panda.address and self.num_envs > 1:
             raise ConfigError(f"env.num_envs must be 1 with env.panda.address: one arm is there, not {self.num_envs}")
 
+    def code(self) -> Iterator[tuple[str, str]]:
+        """Yield the keys that name code; a driver of one's own is one."""
+        yield from super().code()
+        if ":" in self.panda.driver:
+            yield "panda.driver", self.panda.driver
+
     @property
     def on_wall_clock(self) -> bool:
-        """Whether a driver process leads the arm, which does not wait."""
-        return self.panda.driver == "process"
+        """Whether a driver leads the arm that does not wait."""
+        return self.panda.driver != "virtual"
 
     @property
     def robot_address(self) -> str:

@@ -1,0 +1,1 @@
+"""Trackers mirror the metric log in other viewers: the protocol, the table, ours, and the thread of each."""
