@@ -11,7 +11,7 @@ from roboloop.core.outlet import ended_quietly, go_on_unheard
 from roboloop.core.resolve import resolve
 from roboloop.core.text import printable
 from roboloop.core.verbs import LISTS, VERBS
-from roboloop.core.version import VERSION
+from roboloop.core.version import __version__
 from roboloop.core.vouched import vouched
 
 BREAKS: dict[type[UserError], str] = {WorkerLost: "\n"}
@@ -24,7 +24,7 @@ def usage() -> str:
     lines = [f"  {name:<{width}}  {text}" for name, (_, text) in VERBS.items()]
     return "\n".join(
         [
-            f"roboloop {VERSION}: training for robot learning",
+            f"roboloop {__version__}: training for robot learning",
             "",
             "usage: roboloop VERB [...]        roboloop VERB --help",
             "",
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need be no text
     try:
         if not args or args[0] in ("-h", "--help", "help", "--version"):
-            print(VERSION if args[:1] == ["--version"] else usage(), flush=True)
+            print(__version__ if args[:1] == ["--version"] else usage(), flush=True)
             return 0
         if args[0] not in VERBS:
             raise ConfigError(f"unknown verb {args[0]!r}{nearest(args[0], VERBS)}")

@@ -69,7 +69,8 @@ def check_code(key: str, name: str, modules: Iterable[str], where: object = "") 
     if name in vouched or (tops and tops <= _OURS | _plugins()):
         return
     prefix = f"{where}: " if where else ""
-    raise DataError(f"{prefix}{key} {name!r} is neither of roboloop nor of an installed plug-in; {FLAG} uses it (in Python, trust=True)")
+    what = f"{key} {name!r} is neither of roboloop nor of an installed plug-in"
+    raise DataError(f"{prefix}{what}; {FLAG} uses it (in Python, trust=True)")
 
 
 def _plugins() -> set[str]:

@@ -116,8 +116,6 @@ def evaluate(args: list[str]) -> int:
         options.error(f"unrecognized arguments: {flags[0]}")
     if known.task and known.schedule:
         raise ConfigError("--task is a --schedule of one task: choose one of them")
-    if known.episodes < 1:
-        raise ConfigError(f"--episodes must be at least 1, not {known.episodes}")
     from roboloop.run.posthoc import EvalRequest, evaluate_expert, evaluate_run
 
     if known.expert:

@@ -17,7 +17,7 @@ from roboloop.run.config import Experiment
 
 def vouch_for(config: Experiment) -> None:
     """Take all that a config names for typed: the user named its file in this command."""
-    vouched.add(name for _, name in _named(config))
+    vouched.add(name for _, name in named(config))
 
 
 def vouch_for_file(data: Mapping[str, Any]) -> None:
@@ -29,12 +29,12 @@ def vouch_for_file(data: Mapping[str, Any]) -> None:
 
 def names_any(config: Experiment) -> bool:
     """Say whether a config names code or another machine."""
-    return any(_named(config))
+    return any(named(config))
 
 
 def check(config: Experiment, where: object) -> None:
     """Refuse a config that came with a run if it names what nobody here vouches for."""
-    for key, name in _named(config):
+    for key, name in named(config):
         modules = [] if key == "sample.address" else [name.partition(":")[0]]
         check_code(key, name, _modules_of(name) if key == "env.id" else modules, where)
 
@@ -45,7 +45,7 @@ def check_env(env_id: str, where: object) -> None:
         check_code("env.id", env_id, modules, where)
 
 
-def _named(config: Experiment) -> Iterator[tuple[str, str]]:
+def named(config: Experiment) -> Iterator[tuple[str, str]]:
     """Yield the keys and values of a config by which code is imported or another machine is called."""
     if ":" in config.algo.name:
         yield "algo.name", config.algo.name
@@ -59,4 +59,8 @@ def _named(config: Experiment) -> Iterator[tuple[str, str]]:
 def _modules_of(env_id: str) -> list[str]:
     """Return the modules that are imported to make an environment, beside those of its suite."""
     suite, task = registry.split(env_id)
-    return [part.rpartition(":")[0] for part in task.split(SEPARATOR) if ":" in part] if suite == "gym" else []
+    if suite != "gym":
+        return []
+    modules = [part.rpartition(":")[0] for part in task.split(SEPARATOR) if ":" in part]
+    # what a script or a notebook defined is never imported: who resumes it must give it anew
+    return [module for module in modules if module != "__main__"]

@@ -22,7 +22,7 @@ import numpy as np
 from roboloop.core.cluster import connect, machines, room_for, telling_line
 from roboloop.core.errors import ConfigError, Diverged, UserError
 from roboloop.core.types import PortablePolicy
-from roboloop.core.version import VERSION
+from roboloop.core.version import __version__
 from roboloop.data.rollouts import COLUMNS
 from roboloop.sample.board import SharedBoard
 from roboloop.sample.config import SampleConfig
@@ -53,8 +53,8 @@ class RemoteWorker:
 
         address: Any = ray.util.get_node_ip_address  # which has no types
         where = {"ip": address(), "node": ray.get_runtime_context().get_node_id()}
-        if job["roboloop"] != VERSION:
-            return {"fatal": f"a worker on {where['ip']} has roboloop {VERSION}, the learner {job['roboloop']}"}
+        if job["roboloop"] != __version__:
+            return {"fatal": f"a worker on {where['ip']} has roboloop {__version__}, the learner {job['roboloop']}"}
         try:
             self._worker = Worker(job, self._beat)
         except UserError as error:
@@ -122,7 +122,7 @@ class RayLink:
         self._doubted_s: float | None = None
         self._probe_s = 0.0
         self._actor = place.actor()
-        self._open: deque[Any] = deque([self._actor.begin.remote({**job, "roboloop": VERSION})])
+        self._open: deque[Any] = deque([self._actor.begin.remote({**job, "roboloop": __version__})])
 
     @property
     def name(self) -> str:
