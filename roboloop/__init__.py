@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from roboloop.core.on_import import when_imported
 from roboloop.core.version import __version__
 
 if TYPE_CHECKING:
@@ -66,7 +66,5 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-if "gymnasium.envs.registration" in sys.modules:  # it is here already; else it asks for our ids when it comes
-    from roboloop.envs.gymnasium_ids import register
-
-    register()
+# importing Gymnasium takes longer than all of `roboloop --help`
+when_imported("gymnasium.envs", "roboloop.envs.gymnasium_ids:register")

@@ -64,10 +64,15 @@ def applied(config: Experiment, keys: Keys) -> Experiment:
     known = {field.name for field in dataclasses.fields(config)}
     for name in keys:
         if name not in known:
-            inside = [".".join(key.path) for key in keys_of(config) if key.path[-1] == name]
-            hint = f"; did you mean {' or '.join(map(repr, inside[:3]))}?" if inside else nearest(name, known)
-            raise ConfigError(f"unknown config key {name!r}{hint}")
+            raise ConfigError(f"unknown config key {name!r}{nearest(name, known) or _inside(config, name)}")
     return override(config, keys)
+
+
+def _inside(config: Experiment, name: str) -> str:
+    """Return which keys of sections may be meant, those of the algorithm first."""
+    paths = [key.path for key in keys_of(config) if f"_{key.path[-1]}".endswith(f"_{name}")]
+    found = [".".join(path) for path in sorted(paths, key=lambda path: path[0] != "algo")]
+    return f"; did you mean {' or '.join(map(repr, found[:3]))}?" if found else ""
 
 
 def words_of(keys: Mapping[str, Any]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections.abc import Callable
@@ -229,6 +230,7 @@ def train(
         training = Training(request.command(), quiet, stop)
         done = _trained(training, request, other, source, at, overwrite)
         config = RunDir.open(done.path, check_names=False).config
+    gc.collect()  # buffers, journal and shared memory of a finished run are in cycles, and may be large
     # what the caller has named once need not be named again to use the run that came of it
     run = Run._made(done.path, known.plus(name for _, name in trusted.named(config)))
     if done.state == "stopped" and not (stop is not None and stop.is_set()):

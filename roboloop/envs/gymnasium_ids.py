@@ -1,7 +1,6 @@
 """Our tasks under Gymnasium's ids, such as ``roboloop/panda-reach-v0``; registering them imports no simulator.
 
-Gymnasium calls ``register`` when it is imported (entry point ``gymnasium.envs``), and ``import roboloop`` does where
-Gymnasium is there already.
+``import roboloop`` registers them: at once, or when Gymnasium is imported.
 """
 
 from __future__ import annotations
