@@ -31,9 +31,9 @@ def train(args: list[str]) -> int:
         return 0
     training = Training(["train", *args])
     if known.fork:
-        done = training.fork(known.fork, known.at, _given(flags))
+        done = training.fork(known.fork, known.at, given(flags))
     elif known.resume:
-        done = training.resume(Path(known.resume), _given(flags))
+        done = training.resume(Path(known.resume), given(flags))
     else:
         config = config_of(base_config(recipe, known.config, known.algo), flags)
         done = training.start(config, known.overwrite) if known.resume is None else training.go_on(config)
@@ -79,10 +79,11 @@ def _train_help(options: Options, config: Experiment, everything: bool) -> str:
 
 def config_of(base: Experiment, flags: list[str]) -> Experiment:
     """Return the config of base and flags."""
-    return changed(base, _given(flags))
+    return changed(base, given(flags))
 
 
-def _given(flags: list[str]) -> Change:
+def given(flags: list[str]) -> Change:
+    """Return flags as the change that they make to a config."""
     return lambda config: parse_flags(config, flags)
 
 

@@ -50,8 +50,13 @@ def test_metrics_are_columns_with_nan_where_a_row_has_nothing(run):
     evaluated = np.isfinite(metrics["eval/return"])
     assert metrics["step"][evaluated].tolist() == [150, 300]
     assert {"wall_s", "step"} <= set(run.timing())
+
+
+def test_metrics_make_a_data_frame(run):
     pandas = pytest.importorskip("pandas")
-    assert list(pandas.DataFrame(metrics).columns) == list(metrics)
+    frame = pandas.DataFrame(run.metrics())
+    assert frame["step"].iloc[-1] == 300
+    assert frame["eval/return"].isna().any()
 
 
 def test_runs_are_listed_and_opened_by_their_path(run):
