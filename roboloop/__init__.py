@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from roboloop.api.dataset import TorchDataset as Dataset
     from roboloop.api.envs import make
     from roboloop.api.policy import LoadedPolicy as Policy
+    from roboloop.api.record import record
     from roboloop.api.run import Interrupted, Run, evaluate, experiment, load, runs, train
     from roboloop.core.errors import (
         ConfigError,
@@ -33,6 +34,7 @@ _PLACES = {
     "Dataset": "roboloop.api.dataset:TorchDataset",
     "make": "roboloop.api.envs:make",
     "Policy": "roboloop.api.policy:LoadedPolicy",
+    "record": "roboloop.api.record:",
     **dict.fromkeys(
         ("Interrupted", "Run", "evaluate", "experiment", "load", "runs", "train"), "roboloop.api.run:"
     ),
@@ -50,16 +52,18 @@ _PLACES = {
 __all__ = [
     "ConfigError", "DataError", "Dataset", "DiskError", "Diverged", "Experiment", "Interrupted", "MissingExtra",
     "Policy", "Run", "RunExists", "Summary", "UserError", "WorkerLost", "__version__", "evaluate", "experiment",
-    "load", "make", "runs", "train",
+    "load", "make", "record", "runs", "train",
 ]  # fmt: skip
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module 'roboloop' has no attribute {name!r}")
-    module, _, attr = _PLACES[name].partition(":")
-    found = globals()[name] = getattr(import_module(module), attr or name)
-    return found
+if not TYPE_CHECKING:  # a type checker must see names that are not there
+
+    def __getattr__(name: str) -> Any:
+        if name not in _PLACES:
+            raise AttributeError(f"module 'roboloop' has no attribute {name!r}")
+        module, _, attr = _PLACES[name].partition(":")
+        found = globals()[name] = getattr(import_module(module), attr or name)
+        return found
 
 
 def __dir__() -> list[str]:

@@ -175,11 +175,11 @@ def evaluate(
             episodes, seed, name, video, target, task or schedule, env_id if env_id != run.config.env.id else None,
             flags, pick,
         )  # fmt: skip
-        (found,) = evaluate_run(run.path, str(checkpoint), wish, _silent if quiet else show).values()
+        (found,) = evaluate_run(run.path, str(checkpoint), wish, silent if quiet else show).values()
     return found
 
 
-def _silent(line: str) -> None:
+def silent(line: str) -> None:
     """Say nothing."""
 
 

@@ -242,3 +242,23 @@ def test_policies_and_environments_work_in_a_thread(run):
     thread.join()
     play()
     assert np.array_equal(found[0], found[1])
+
+
+def test_a_recording_is_that_of_the_shell_and_can_be_learned_from(tmp_path, run):
+    here = rl.record("play/reach", expert=True, episodes=2, seed=3, out=tmp_path / "here", quiet=True)
+    done = roboloop("record", "play/reach", "--expert", "--episodes", 2, "--seed", 3, "--out", tmp_path / "there")
+    assert done.returncode == 0, done.stderr
+    ours, shells = rl.Dataset(here), rl.Dataset(tmp_path / "there")
+    assert all(torch.equal(ours[k][name], shells[k][name]) for k in range(2) for name in ours[0])
+    with pytest.raises(rl.DataError, match="already"):
+        rl.record("play/reach", expert=True, episodes=2, seed=3, out=here)
+    more = rl.record(run, episodes=2, explore=True, env={"max_episode_steps": 5}, quiet=True)
+    assert len(rl.Dataset(more)[0]["reward"]) <= 5
+    with pytest.raises(rl.ConfigError, match="--nose"):
+        rl.record(run, episodes=2, nose=0.1)
+    cloned = rl.train(
+        algo="bc", dataset=here, steps=20, eval={"episodes": 2, "every_steps": 20}, runs_dir=tmp_path / "runs",
+        tensorboard=False, quiet=True,
+    )  # fmt: skip
+    assert cloned.config.env.id == "play/reach"
+    assert rl.load(cloned).act(np.zeros(cloned.policy().spec.obs_shape)).shape == (3,)
