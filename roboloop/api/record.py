@@ -16,8 +16,8 @@ from roboloop.run.posthoc import show
 def record(source: Run | PathLike, *, episodes: int, quiet: bool = False, **options: Any) -> Path:
     """Record episodes and return the dataset's folder.
 
-    ``source`` is a run, or the id of an environment with ``expert=True`` or ``random=True``. All other options are those
-    of ``roboloop record``; ``env`` is an id, or keys such as ``{"goal_mode": "fixed"}``. The same call goes on with a
+    ``source`` is a run, or with ``expert=True`` or ``random=True`` the id of an environment. Other options are those of
+    ``roboloop record``; ``env`` is an id, or keys such as ``{"goal_mode": "fixed"}``. The same call goes on with a
     recording that was interrupted.
     """
     from roboloop.run.record import recorded

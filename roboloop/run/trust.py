@@ -36,13 +36,26 @@ def check(config: Experiment, where: object) -> None:
     """Refuse a config that came with a run if it names what nobody here vouches for."""
     for key, name in named(config):
         modules = [] if key == "sample.address" else [name.partition(":")[0]]
-        check_code(key, name, _modules_of(name) if key == "env.id" else modules, where)
+        if key == "env.id":
+            check_env(name, where)
+        else:
+            check_code(key, name, modules, where)
 
 
 def check_env(env_id: str, where: object) -> None:
-    """Refuse an environment that a dataset names if nobody here vouches for its code."""
-    if modules := _modules_of(env_id):
-        check_code("env.id", env_id, modules, where)
+    """Refuse an environment that a run or a dataset names if nobody here vouches for its code.
+
+    A package that is installed vouches for its ids and for its classes of environments, not for all of its functions.
+    """
+    modules = _modules_of(env_id)
+    if not modules:
+        return
+    check_code("env.id", env_id, modules, where)
+    if env_id not in vouched:
+        from roboloop.envs.gym.source import is_environment
+
+        if not all(map(is_environment, registry.split(env_id)[1].split(SEPARATOR))):
+            check_code("env.id", env_id, [], where)
 
 
 def named(config: Experiment) -> Iterator[tuple[str, str]]:

@@ -64,20 +64,34 @@ def find(task: str) -> GymSource:
         return GymSource(partial(_construct, task, _given[name]), None)
     if not module:
         return _registered(task)
+    maker = _named(task, module, name)
+    if maker is None:
+        return _registered(name)
+    if not callable(maker):
+        raise ConfigError(f"env 'gym/{task}' cannot be made: {name} is no class and no function")
+    return GymSource(partial(_construct, task, maker), None)
+
+
+def is_environment(task: str) -> bool:
+    """Say whether a name stands for an id or a class of environments; a function that is called could do anything."""
+    module, _, name = task.rpartition(":")
+    maker = _named(task, module, name) if module not in ("", MAIN) else None
+    return maker is None or (inspect.isclass(maker) and issubclass(maker, gymnasium.Env))
+
+
+def _named(task: str, module: str, name: str) -> Any:
+    """Import a module and return what it calls by that name; None where it registers the name with Gymnasium."""
     held = _imported(task, module)
     if _is_registered(name):
-        return _registered(name)
+        return None
     try:
-        maker = reduce(getattr, name.split("."), held)
+        return reduce(getattr, name.split("."), held)
     except AttributeError:
         known = [each for each, value in vars(held).items() if inspect.isclass(value)]
         hint = nearest(name, [*known, *gymnasium.registry])
         raise ConfigError(
             f"unknown Gymnasium env {name!r}: module {module} neither registers nor has it{hint}"
         ) from None
-    if not callable(maker):
-        raise ConfigError(f"env 'gym/{task}' cannot be made: {name} is no class and no function")
-    return GymSource(partial(_construct, task, maker), None)
 
 
 def _imported(task: str, module: str) -> Any:
