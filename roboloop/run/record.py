@@ -88,7 +88,7 @@ class RecordRequest(NamedTuple):
     seed: int
 
 
-class Recorded(NamedTuple):
+class Recording(NamedTuple):
     """Where the datasets are, and whether a signal ended the recording before they were full."""
 
     directories: list[Path]
@@ -100,7 +100,7 @@ def record(args: list[str]) -> int:
     return STOPPED if recorded(args).is_stopped else 0
 
 
-def recorded(args: list[str], tell: Callable[[str], None] = show) -> Recorded:
+def recorded(args: list[str], tell: Callable[[str], None] = show) -> Recording:
     """Record what the words of a command ask for, and return where it is."""
     options = _options()
     known, flags = options.parse_known_args(args)
@@ -122,12 +122,12 @@ def recorded(args: list[str], tell: Callable[[str], None] = show) -> Recorded:
             tell(_summary(actor.directory))
             if stop and (held < wish.episodes or actor is not todo[-1]):
                 tell("stopped: the same command goes on")
-                return Recorded(directories, True)
+                return Recording(directories, True)
             if held < wish.episodes:
                 missing.append(f"{actor.directory} has {held} of {wish.episodes} episodes")
     if missing:
         raise TooFew(f"{'; '.join(missing)} after {wish.max_attempts} attempts: the same command tries others")
-    return Recorded(directories, False)
+    return Recording(directories, False)
 
 
 def _options() -> Options:
