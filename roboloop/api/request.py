@@ -47,12 +47,12 @@ class TrainRequest:
         return changed(base_config(*_recipe_or_file(self._recipe), None), self.change)
 
     def command(self) -> list[str]:
-        """Return the command of the shell that asks for the same, for the run's ``meta.json``."""
+        """Return the words of ``roboloop train`` that ask for the same, for the run's ``meta.json``."""
         if isinstance(self._recipe, Experiment):
-            return ["train", *flags_of(difference(self._recipe)), *flags_of(self._keys)]
+            return [*flags_of(difference(self._recipe)), *flags_of(self._keys)]
         recipe, file = _recipe_or_file(self._recipe)
         first = [recipe] if recipe else ["--config", str(file)] if file else []
-        return ["train", *first, *flags_of(self._keys)]
+        return [*first, *flags_of(self._keys)]
 
 
 def _recipe_or_file(named: PathLike | None) -> tuple[str | None, Path | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -119,8 +118,9 @@ class Run:
         return f"Run({str(self.path)!r}): {info.state}, step {info.step} of {info.steps}"
 
 
-def _run_of(run: Run | PathLike) -> Run:
-    return run if isinstance(run, Run) else Run(run)
+def _run_of(run: Run | PathLike, trust: bool = False) -> Run:
+    run = run if isinstance(run, Run) else Run(run)
+    return Run._made(run.path, run._known.plus(trust=True)) if trust else run
 
 
 def _columns(path: Path) -> dict[str, Array]:
@@ -215,8 +215,8 @@ def train(
     ``resume`` continues a run; ``resume=True`` that of this config, if there is one. ``fork`` branches off a run ``at``
     a step. Ctrl-C and SIGTERM save a checkpoint and raise ``Interrupted``; setting ``stop`` saves one and returns.
     """
-    other = Run(resume) if isinstance(resume, str | os.PathLike) and not isinstance(resume, Run) else resume
-    source = _run_of(fork) if fork is not None else None
+    other = resume if isinstance(resume, bool) else _run_of(resume, trust)
+    source = _run_of(fork, trust) if fork is not None else None
     base = source or (other if isinstance(other, Run) else None)
     if base is not None and (recipe is not None or overwrite or (source and other)):
         raise ConfigError("resume and fork take a run and keys to change: no recipe, no overwrite, and not both")
@@ -227,7 +227,8 @@ def train(
     request = TrainRequest(recipe, env, algo, keys, base.config.env.id if base else "")
     known = request.known(base._known if base else Known(), trust)
     with known.used():
-        training = Training(request.command(), quiet, stop)
+        words = ["--fork", str(source.path), "--at", str(at)] if source else []
+        training = Training(["train", *words, *request.command()], quiet, stop)
         done = _trained(training, request, other, source, at, overwrite)
         config = RunDir.open(done.path, check_names=False).config
     gc.collect()  # buffers, journal and shared memory of a finished run are in cycles, and may be large
@@ -241,7 +242,7 @@ def train(
 def _trained(
     training: Training,
     request: TrainRequest,
-    resume: bool | Run | PathLike,
+    resume: bool | Run,
     fork: Run | None,
     at: int | None,
     overwrite: bool,

@@ -73,6 +73,8 @@ def test_a_fork_begins_at_a_checkpoint_of_another_run(tmp_path):
     fork = run.fork(200, experiment="fork", algo={"actor_lr": 1e-3}, quiet=True)
     assert (fork.config.experiment, fork.config.algo.actor_lr, fork.step) == ("fork", 1e-3, 300)
     assert len(fork.metrics()["step"]) == len(run.metrics()["step"])
+    words = json.loads((fork.path / "meta.json").read_text())["command"]
+    assert words[:6] == ["roboloop", "train", "--fork", str(run.path), "--at", "200"]
 
 
 def test_a_run_of_the_same_name_is_left_alone_unless_it_may_be_overwritten(tmp_path):
@@ -181,6 +183,9 @@ def test_code_that_a_runs_files_name_is_not_used_unless_the_caller_says_so(tmp_p
     with pytest.raises(rl.DataError, match="trust=True"):
         rl.load(run.path)
     assert rl.load(rl.Run(run.path, trust=True), "last").act(np.zeros(3)).shape == (1,)
+    with pytest.raises(rl.DataError, match="trust=True"):
+        rl.train(resume=run.path, steps=90, quiet=True)
+    assert rl.train(resume=run.path, steps=90, quiet=True, trust=True).policy("last").act(np.zeros(3)).shape == (1,)
 
 
 def own_files() -> int:
