@@ -6,12 +6,12 @@ import io
 import sys
 from collections.abc import Sequence
 
-from roboloop import __version__
 from roboloop.core.errors import ConfigError, DiskError, UserError, WorkerLost, is_out_of_memory, nearest
 from roboloop.core.outlet import ended_quietly, go_on_unheard
 from roboloop.core.resolve import resolve
 from roboloop.core.text import printable
 from roboloop.core.verbs import LISTS, VERBS
+from roboloop.core.version import __version__
 from roboloop.core.vouched import find_typed_modules, vouched
 
 BREAKS: dict[type[UserError], str] = {WorkerLost: "\n"}

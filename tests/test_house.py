@@ -15,7 +15,7 @@ LEVELS = [
     {"envs", "nets", "data", "track"},
     {"sample", "algos", "exchange"},
     {"run"},
-    {"launch"},
+    {"launch", "api"},
     {"dash"},
     {"cli"},
 ]

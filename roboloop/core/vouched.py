@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import metadata
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -20,29 +22,55 @@ _PLUGINS = ("roboloop.", "gymnasium.envs")
 
 
 class Vouched:
-    """Words that the user typed in this command; ``--trust`` vouches for everything that a file names."""
+    """Words that the user typed in this command; ``--trust`` vouches for everything that a file names.
+
+    In Python each call vouches for what it was given, in its own thread and until it returns.
+    """
 
     def __init__(self) -> None:
-        self._everything = False
-        self._words: set[str] = set()
+        self._command = _Words()
+        self._calls = threading.local()
 
     def take(self, args: Sequence[str]) -> list[str]:
         """Return the words of a command without ``--trust``, and remember them."""
-        self._everything = FLAG in args
+        self._command = _Words(FLAG in args)
         typed = {part for word in args for part in (word, word.partition("=")[2]) if part}
-        self._words = typed | {word.partition("/")[0] for word in typed}  # module:suite/task
+        self._command.words = typed | {word.partition("/")[0] for word in typed}  # module:suite/task
         return [word for word in args if word != FLAG]
+
+    @contextmanager
+    def during(self, words: Iterable[str], everything: bool = False) -> Iterator[None]:
+        """Vouch for words, or for everything, in this thread while this is entered."""
+        outer = self._of_call
+        self._calls.words = _Words(everything or bool(outer and outer.everything))
+        typed = set(words)
+        self._calls.words.words = {*typed, *(word.partition("/")[0] for word in typed), *(outer.words if outer else ())}
+        try:
+            yield
+        finally:
+            self._calls.words = outer
 
     def add(self, words: Iterable[str]) -> None:
         """Take words for typed: the user named the file that they are in."""
-        self._words.update(words)
+        (self._of_call or self._command).words.update(words)
 
     def typed_modules(self) -> set[str]:
         """Return the top-level modules that the user typed, as in ``module:attr`` and ``gym/module:Id``."""
-        return {found[1] for word in self._words for found in _MODULE.finditer(word)}
+        words = {word for each in (self._command, self._of_call) if each for word in each.words}
+        return {found[1] for word in words for found in _MODULE.finditer(word)}
 
     def __contains__(self, word: str) -> bool:
-        return self._everything or word in self._words
+        return any(each.everything or word in each.words for each in (self._command, self._of_call) if each)
+
+    @property
+    def _of_call(self) -> _Words | None:
+        return getattr(self._calls, "words", None)
+
+
+class _Words:
+    def __init__(self, everything: bool = False) -> None:
+        self.everything = everything
+        self.words: set[str] = set()
 
 
 vouched = Vouched()
@@ -100,7 +128,8 @@ def check_code(key: str, name: str, modules: Iterable[str], where: object = "") 
     if name in vouched or (tops and tops <= _OURS | _plugins()):
         return
     prefix = f"{where}: " if where else ""
-    raise DataError(f"{prefix}{key} {name!r} is neither of roboloop nor of an installed plug-in; {FLAG} uses it")
+    what = f"{key} {name!r} is neither of roboloop nor of an installed plug-in"
+    raise DataError(f"{prefix}{what}; {FLAG} uses it (in Python, trust=True)")
 
 
 def _plugins() -> set[str]:

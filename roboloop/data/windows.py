@@ -89,18 +89,23 @@ class WindowSampler:
         set_rng_state(self._rng, state["rng"])
 
 
+def return_to_go(raw_reward: Array) -> Array:
+    """Return the undiscounted reward of each step of an episode and all that follow."""
+    return np.cumsum(raw_reward[::-1], dtype=np.float64)[::-1].astype(np.float32)
+
+
 def _load_columns(dataset: Dataset, rows: Array, begins: Array) -> tuple[Array, Array]:
     """Return actions and returns to go of all episodes, one after another."""
     steps = int(dataset.table["length"][rows].sum())
     action = np.empty((steps, dataset.schema.spec.action_dim), np.float32)
-    return_to_go = np.empty(steps, np.float32)
+    to_go = np.empty(steps, np.float32)
     for row, begin in zip(rows.tolist(), begins.tolist(), strict=True):
         columns = dataset.columns(row)
         span = slice(begin, begin + len(columns["reward"]))
         action[span] = columns["action"]
         # summed from the end in float64: the first one is then the return on record
-        return_to_go[span] = np.cumsum(columns["raw_reward"][::-1], dtype=np.float64)[::-1]
-    return action, return_to_go
+        to_go[span] = return_to_go(columns["raw_reward"])
+    return action, to_go
 
 
 class _Chunks:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import random
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +12,7 @@ import numpy as np
 
 from roboloop.core.errors import UserError, needs_extra
 from roboloop.core.raised import where
+from roboloop.core.shared_state import random_state_kept
 from roboloop.core.types import Array, Env, EnvSpec, State
 from roboloop.envs import check, registry
 from roboloop.envs.config import EnvConfig
@@ -117,7 +116,7 @@ def first_look(cfg: EnvConfig, found: Findings) -> None:
     if suite != "gym" and registry.is_ours(suite) and not cfg.reward:
         return  # ours are checked by our tests
     try:
-        with _undisturbed():
+        with random_state_kept():
             for column, task in enumerate(_tasks(cfg)):
                 _look_inside(task, cfg, found, SHORT_STEPS, True)
                 if not any(finding.refuses for finding in found.errors):
@@ -128,20 +127,6 @@ def first_look(cfg: EnvConfig, found: Findings) -> None:
 
 def _tasks(cfg: EnvConfig) -> tuple[str, ...]:
     return registry.task_set(cfg.id) or (registry.split(cfg.id)[1],)
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Give the random streams that everybody shares back as they were: some environments draw from them."""
-    torch = sys.modules.get("torch")
-    python, numpy, torchs = random.getstate(), np.random.get_state(), torch and torch.get_rng_state()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        if torch:
-            torch.set_rng_state(torchs)
 
 
 def _look_inside(task: str, cfg: EnvConfig, found: Findings, steps: int, short: bool) -> None:
@@ -158,7 +143,7 @@ def _look_inside(task: str, cfg: EnvConfig, found: Findings, steps: int, short: 
         looked.check_render()
         if limit is None and cfg.max_episode_steps is None and not looked.ended:
             seen = f"no episode ended in {looked.num_steps} steps and " if not short else ""
-            text = f"{seen}the id registers no max_episode_steps: episodes are cut at {DEFAULT_HORIZON} steps"
+            text = f"{seen}it has no max_episode_steps: episodes are cut at {DEFAULT_HORIZON} steps"
             found.warn("endless", f"{text}; register a limit or set --env.max-episode-steps")
     finally:
         with found.during("close()"):
@@ -236,7 +221,7 @@ def _contract(cfg: EnvConfig, column: int, found: Findings, steps: int) -> EnvFa
         facts = EnvFacts(env.spec, _pace(env, found, steps))
     brief = dataclasses.replace(cfg, max_episode_steps=min(SHORT_HORIZON * cfg.action_repeat, _horizon(facts.spec)))
     with found.during("the environment"), _kept(found, "end", "truncate at the horizon and refuse further steps"):
-        check.check_end(_maker(brief, column))
+        check.check_end(_maker(brief, column), own_clock=registry.split(cfg.id)[0] == "gym")
     return facts
 
 

@@ -57,5 +57,9 @@ class Suite:
     """``check_reachable(task, config)`` raises where a robot does not answer at its address."""
     modules: Callable[[str], Sequence[str]] = _no_modules
     """Modules of other people that making a task imports."""
+    is_gymnasiums: bool = False
+    """Whether its tasks are Gymnasium's own ids; those of all other suites of ours are registered with Gymnasium."""
+    is_environment: Function | None = None
+    """``is_environment(task)``: whether a name of other people's code is an environment, and no other function."""
     example: str = ""
     """The task that ``roboloop doctor`` steps."""

@@ -27,8 +27,9 @@ from roboloop.launch.job import Job
 from roboloop.launch.launcher import Launcher, Queue, Rules, conclude
 from roboloop.launch.slots import Slot, describe, discover, make_slots
 from roboloop.launch.sweep import Planned, Sweep, check_existing, expand, is_text, read_seeds, read_sweep, spelled
-from roboloop.run.commands import aliases, base_config, config_of
+from roboloop.run.commands import aliases, config_of
 from roboloop.run.config import Experiment
+from roboloop.run.training import base_config
 from roboloop.track.read import find_runs
 
 if TYPE_CHECKING:

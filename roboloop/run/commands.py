@@ -6,23 +6,15 @@ import contextlib
 import runpy
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from roboloop.algos import registry as algorithms
-from roboloop.core.config import override, read_file, resource_keys
-from roboloop.core.errors import ConfigError, DataError, DiskError, RunExists, nearest
-from roboloop.core.files import is_there
-from roboloop.core.flags import describe, flag_names, hint_for, keys_of, parse_flags, with_kinds
+from roboloop.core.errors import ConfigError, DataError, nearest
+from roboloop.core.flags import describe, keys_of, parse_flags
 from roboloop.core.options import Options
-from roboloop.core.text import printable
-from roboloop.run import checkpoint, recipes, trust
-from roboloop.run.build import Parts, build
 from roboloop.run.config import Experiment
-from roboloop.run.envs import check_before_training
-from roboloop.run.rundir import RunDir, find_run, run_path
-from roboloop.track.trackers import registry as trackers
-from roboloop.track.trackers.tracker import Tracker
+from roboloop.run.rundir import find_run
+from roboloop.run.training import Change, Training, base_config, changed
 
 STOPPED = 4
 
@@ -37,33 +29,15 @@ def train(args: list[str]) -> int:
     if known.help or known.help_all:
         print(_train_help(options, _shown_config(recipe, known, flags), known.help_all))
         return 0
+    training = Training(["train", *args])
     if known.fork:
-        return _fork(known.fork, known.at, flags, args)
-    if known.resume:
-        run = _reopen(Path(known.resume), flags)
-        return _run(run, True, trackers.make(run.config.trackers))
-    config = config_of(base_config(recipe, known.config, known.algo, flags), flags)
-    config.check()
-    path = run_path(config)
-    if known.resume == "" and is_there(path / "config.yaml"):
-        trust.vouch_for(config)
-        run = RunDir.open(path, write=True)
-        if run.is_done:
-            print(f"{printable(path)} is finished")
-            return 0
-        return _run(run, True, trackers.make(run.config.trackers))
-    from roboloop.run.start import take_over
-
-    if not known.overwrite:
-        RunDir.free_path(config)
-    made = trackers.make(config.trackers)
-    check_before_training(config)
-    parts = build(config)  # before anything is on disk: an env that cannot be made leaves no trace
-    with _closed_by_errors(parts):
-        take_over(parts.algo, config)
-        if known.overwrite and (old := RunDir.move_aside(config)):
-            print(f"the run that was there is now {printable(old)}")
-    return _run(RunDir.create(config, ["train", *args]), False, made, parts)
+        done = training.fork(known.fork, known.at, given(flags))
+    elif known.resume:
+        done = training.resume(Path(known.resume), given(flags))
+    else:
+        config = config_of(base_config(recipe, known.config, known.algo, flags), flags)
+        done = training.start(config, known.overwrite) if known.resume is None else training.go_on(config)
+    return STOPPED if done.state == "stopped" else 0
 
 
 def _train_options() -> Options:
@@ -104,124 +78,19 @@ def _train_help(options: Options, config: Experiment, everything: bool) -> str:
 
 
 def config_of(base: Experiment, flags: list[str]) -> Experiment:
-    """Return the config of base and flags; with a dataset, flags for the environment change that of the data."""
-    config = parse_flags(base, flags)
-    if not config.dataset:
-        return config
-    from roboloop.run.offline import env_of_dataset
+    """Return the config of base and flags."""
+    return changed(base, given(flags))
 
-    return parse_flags(override(base, {"env": env_of_dataset(config.dataset)}), flags)
+
+def given(flags: list[str]) -> Change:
+    """Return flags as the change that they make to a config."""
+    return lambda config: parse_flags(config, flags)
 
 
 def aliases(flags: list[str]) -> list[str]:
     """Return flags with short names spelled out."""
     short = {"--env": "--env.id", "--sampler": "--sample.on"}
     return [f"{short.get(name, name)}{equals}{value}" for name, equals, value in (f.partition("=") for f in flags)]
-
-
-def base_config(recipe: str | None, file: Path | None, algo: str | None, flags: Sequence[str] = ()) -> Experiment:
-    """Return the config that flags change: the defaults, a recipe over them, and a file over that.
-
-    The file may leave out which algorithm and environment its keys are for where the flags say so.
-    """
-    kind = {"algo": {"name": algo}} if algo else {}
-    config = override(Experiment(), recipes.load(recipe) if recipe else {})
-    if file:
-        data = read_file(file)
-        trust.vouch_for_file(data)
-        config = override(with_kinds(override(config, kind), flags), data)
-    return override(config, kind)
-
-
-def _reopen(path: Path, flags: list[str]) -> RunDir:
-    run = RunDir.open(path, write=True, check_names=False)
-    for flag in [f.split("=")[0] for f in flags if f.startswith("--")]:
-        name = flag[2:].replace("_", "-")
-        if name not in flag_names(run.config):
-            name = name.replace("no-", "", 1)  # as a switch is turned off
-        if name not in flag_names(run.config):
-            raise ConfigError(f"unknown option {flag}{hint_for(name, flag_names(run.config))}")
-        if name.replace("-", "_") not in resource_keys(run.config):
-            raise ConfigError(f"{flag} cannot change in a resumed run: --fork {path} --at STEP makes a new one")
-    config = parse_flags(run.config, flags)
-    trust.check(config, path / "config.yaml")
-    config.check()
-    if run.is_done and config.steps <= run.status()["step"]:
-        raise RunExists(f"{path} is finished at step {run.status()['step']}: --resume {path} --steps MORE goes on")
-    if config != run.config:
-        run.save_config(config)
-    return run
-
-
-@contextlib.contextmanager
-def _closed_by_errors(parts: Parts) -> Iterator[None]:
-    """Close what was built for a run when weights do not fit it."""
-    try:
-        yield
-    except Exception:
-        for part in (parts.sampler, parts.evaluator, parts.algo):
-            part.close()
-        raise
-
-
-def _fork(source: Path, step: int | None, flags: list[str], args: list[str]) -> int:
-    if step is None:
-        raise ConfigError("--fork RUN needs --at STEP")
-    old = RunDir.open(source)
-    config = parse_flags(old.config, flags)
-    config.check()
-    for name in ("env.id", "env.num_envs", "env.frame_stack", "algo.name", "sample.groups"):
-        section, key = name.split(".")
-        if getattr(getattr(config, section), key) != getattr(getattr(old.config, section), key):
-            hint = f" (--start {source} takes over weights alone)" if name == "env.id" else ""
-            raise ConfigError(f"a fork keeps {name}: its buffer and its running episodes depend on it{hint}")
-    RunDir.free_path(config)
-    made = trackers.make(config.trackers)
-    check_before_training(config)
-    parts = build(config)
-    with _closed_by_errors(parts):  # what does not fit leaves no trace
-        point = old.checkpoint_at(step)
-        with checkpoint.fits(point.path):
-            parts.algo.load(point.state["algo"])
-    return _run(old.fork(config, step, ["train", *args]), True, made, parts)
-
-
-def _run(run: RunDir, resume: bool, made: Mapping[str, Tracker], parts: Parts | None = None) -> int:
-    """Train a run to its end, and leave its curve beside it."""
-    from roboloop.run.runner import Runner
-    from roboloop.run.start import take_over
-    from roboloop.track.curves import traced
-    from roboloop.track.plots import plot_runs
-    from roboloop.track.terminal import Progress
-
-    cfg = run.config
-    progress = Progress(cfg.steps)
-    progress.note(f"run {run.path}: {cfg.env.id}, seed {cfg.seed}, {cfg.steps} steps")
-    runner = Runner(run, parts or build(cfg), made, progress)
-    try:
-        if resume:
-            step = runner.resume(progress.note)
-            if not step:
-                take_over(runner.algo, cfg)
-            progress.note(f"resumed at step {step}")
-        state = runner.train()
-        progress.finish()
-        hint = f"; go on with: roboloop train --resume {run.path}" if state == "stopped" else ""
-        progress.note(f"{state} at step {runner.clock.step}{hint}")
-        if state == "done" and not cfg.eval.episodes:
-            progress.note(f"not evaluated yet: roboloop eval {run.path} --checkpoint all")
-        out = run.path / "plots" / "curve.png"
-        try:
-            if not out.parent.is_symlink():
-                progress.note(f"curve: {plot_runs([traced(run.path)], out)}")
-        except DiskError as error:  # roboloop plot draws it again
-            progress.note(f"no curve: {error}")
-        except DataError:
-            pass  # too short a run has nothing to draw
-    finally:
-        runner.close()
-        run.close()
-    return STOPPED if state == "stopped" else 0
 
 
 def evaluate(args: list[str]) -> int:
@@ -248,8 +117,6 @@ def evaluate(args: list[str]) -> int:
         options.error(f"unrecognized arguments: {flags[0]}")
     if known.task and known.schedule:
         raise ConfigError("--task is a --schedule of one task: choose one of them")
-    if known.episodes < 1:
-        raise ConfigError(f"--episodes must be at least 1, not {known.episodes}")
     from roboloop.run.posthoc import EvalRequest, evaluate_expert, evaluate_run
 
     if known.expert:

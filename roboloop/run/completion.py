@@ -54,7 +54,7 @@ def words(typed: list[str]) -> Iterable[str]:
 
 def _config(typed: list[str]) -> Experiment:
     """Return the config that the words so far ask for, as far as they can be read."""
-    from roboloop.run.commands import base_config
+    from roboloop.run.training import base_config
 
     recipe = typed[0] if typed and not typed[0].startswith("-") else None
     algo = next((after for word, after in pairwise(typed) if word == "--algo"), None)

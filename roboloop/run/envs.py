@@ -39,7 +39,7 @@ def envs(args: list[str]) -> int:
 def _check(args: list[str]) -> int:
     """Print one line per problem; errors give exit code 2, warnings do not."""
     options = Options(prog="roboloop envs check", allow_abbrev=False)
-    options.add_argument("id", help="such as gym/my_package:MyEnv-v0; the module registers the id with Gymnasium")
+    options.add_argument("id", help="such as gym/my_package:MyEnv, a class, or an id that the module registers")
     options.add_argument("--steps", type=int, default=1000, help="steps to play with random actions")
     options.epilog = "--env.KEY VALUE changes a config key of the environment; give the id first."
     known, flags = options.parse_known_args(args)

@@ -89,7 +89,8 @@ class Observers:
     """All observers of a run."""
 
     def __init__(self, names: Sequence[str], budget_s: float) -> None:
-        self._boxes = [Mailbox(name, load(name), budget_s) for name in names]
+        found = [(name, load(name)) for name in names]  # all, before any has a thread
+        self._boxes = [Mailbox(name, observer, budget_s) for name, observer in found]
 
     def post(self, event: str, facts: dict[str, Any]) -> None:
         """Leave an event in every mailbox."""

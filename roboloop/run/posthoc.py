@@ -57,6 +57,9 @@ class EvalRequest:
     pick: str = ""
     """Another way to pick than the run's, of those that learn alike."""
 
+    def __post_init__(self) -> None:
+        check_episodes(self.episodes)
+
     @property
     def is_elsewhere(self) -> bool:
         """Whether the environment is not as it was in training."""
@@ -87,26 +90,41 @@ class EvalRequest:
         return f"{TEST}-{checkpoint.step_name(step)}-{self.episodes}x{self.seed}"
 
 
-def evaluate_run(path: Path, which: str, wish: EvalRequest) -> None:
-    """Evaluate a checkpoint or all; a killed evaluation of the same name goes on with the episodes it lacks."""
+def check_episodes(episodes: int) -> None:
+    """Refuse an evaluation of no episodes."""
+    if episodes < 1:
+        raise ConfigError(f"--episodes must be at least 1, not {episodes}")
+
+
+def show(line: str) -> None:
+    """Print a line at once."""
+    print(line, flush=True)
+
+
+def evaluate_run(path: Path, which: str, wish: EvalRequest, tell: Callable[[str], None] = show) -> dict[int, Summary]:
+    """Evaluate a checkpoint or all, and return what was found by step.
+
+    A killed evaluation of the same name goes on with the episodes it lacks.
+    """
     run = RunDir.open(path)
     cfg = wish.config(run)
     if wish.video and (which == ALL or cfg.env.on_wall_clock):
         raise ConfigError("--video is for one checkpoint in a simulator: not for all, and a robot has no pictures")
     if wish.video:
         _check_pictures(cfg.env)
-    exam = _Exam(run, wish, cfg)
+    exam = _Exam(run, wish, cfg, tell)
     try:
         if wish.target is not None:
-            print(f"asked for a return of {wish.target:g}")
+            tell(f"asked for a return of {wish.target:g}")
         if which == ALL:
-            _evaluate_all(run, exam, wish)
-            return
-        point = run.pick(which)
+            return _evaluate_all(run, exam, wish, tell)
+        point = run.pick(which, tell)
         policy, summary, out = exam.take(point, wish.name or wish.name_of(point.step))
-        _report(summary, out)
+        _report(summary, out, tell)
         if wish.video:
-            _record(policy, cfg, own_directory(run.path / "videos") / f"evaluation{wish.suffix}.mp4", wish.plan)
+            video = _record(policy, cfg, own_directory(run.path / "videos") / f"evaluation{wish.suffix}.mp4", wish.plan)
+            tell(f"video: {printable(video)}")
+        return {point.step: summary}
     finally:
         exam.close()
 
@@ -114,13 +132,13 @@ def evaluate_run(path: Path, which: str, wish: EvalRequest) -> None:
 class _Exam:
     """One plan for any checkpoint of a run, in the same environments."""
 
-    def __init__(self, run: RunDir, wish: EvalRequest, cfg: Experiment) -> None:
+    def __init__(self, run: RunDir, wish: EvalRequest, cfg: Experiment, tell: Callable[[str], None]) -> None:
         self._run, self._wish, self._cfg = run, wish, cfg
         self._trained = picking_by(run, wish.pick) if wish.pick else run.config
         self._spec = build.spec_of(cfg)
         judged = forced_schedule(wish.schedule)[-1][0] if wish.schedule else ""
         self._tester = build.evaluator(cfg, wish.episodes, judged)
-        self._seen = _Seen(self._tester)
+        self._seen = _Seen(self._tester, tell)
 
     def take(self, point: Checkpoint, name: str) -> tuple[PortablePolicy, Summary, Path]:
         """Return a checkpoint's policy, how it did, and where its episodes are."""
@@ -149,9 +167,10 @@ class _Exam:
 class _Seen:
     """Shows on a terminal how far an evaluation is."""
 
-    def __init__(self, tester: Evaluator) -> None:
-        self._line, self._of = LiveLine(), ""
-        tester.watch = self._watch
+    def __init__(self, tester: Evaluator, tell: Callable[[str], None]) -> None:
+        self._line, self._of, self._show = LiveLine(), "", tell
+        if tell is show:
+            tester.watch = self._watch
 
     @contextlib.contextmanager
     def of(self, what: str = "") -> Iterator[Callable[[str], None]]:
@@ -168,22 +187,24 @@ class _Seen:
 
     def _tell(self, said: str) -> None:
         self._line.clear()
-        print(said, flush=True)
+        self._show(said)
 
 
-def _evaluate_all(run: RunDir, exam: _Exam, wish: EvalRequest) -> None:
+def _evaluate_all(run: RunDir, exam: _Exam, wish: EvalRequest, tell: Callable[[str], None]) -> dict[int, Summary]:
     """Evaluate every checkpoint, oldest first, and write the rows that training would have written."""
     out = run.path / AFTERWARDS.replace(".", f"{wish.suffix}.")
     rows: list[dict[str, Any]] = []
+    found: dict[int, Summary] = {}
     lines = [("step", "success", "return")]
     for step in checkpoint.steps(run.checkpoints):
         try:
             point = run.checkpoint_at(step)
         except DataError as error:
-            print(f"{printable(error)}; left out")
+            tell(f"{printable(error)}; left out")
             continue
         _, summary, _ = exam.take(point, wish.name_of(step))
-        print(f"step {step}: {describe(summary)}", flush=True)
+        found[step] = summary
+        tell(f"step {step}: {describe(summary)}")
         rows.append({"step": step, **summary.metrics()})
         success = "-" if math.isnan(summary.success) else f"{summary.success:.0%}"
         lines.append((str(step), success, f"{summary.episode_return:.1f}"))
@@ -192,7 +213,8 @@ def _evaluate_all(run: RunDir, exam: _Exam, wish: EvalRequest) -> None:
         replace_atomic(out, b"".join(line_of(row, chain) for row in rows))
     if not rows:
         raise DataError(f"{run.path} has no checkpoint that verifies")
-    print(f"{table(lines)}\nrows: {printable(out)}")
+    tell(f"{table(lines)}\nrows: {printable(out)}")
+    return found
 
 
 def with_target_return(policy: PortablePolicy, target: float, run: RunDir) -> PortablePolicy:
@@ -225,26 +247,27 @@ def picking_by(run: RunDir, way: str) -> Experiment:
 
 def evaluate_expert(expert_id: str, episodes: int, seed: int, flags: Sequence[str] = ()) -> int:
     """Evaluate a scripted expert, ``ENV`` or ``ENV:NAME``, with the protocol that policies are evaluated with."""
+    check_episodes(episodes)
     env_id, _, name = expert_id.partition(":")
     cfg = parse_flags(Experiment(env=EnvConfig(id=env_id)), list(flags))
     expert = registry.scripted_policy(cfg.env, name)
     tester = build.evaluator(cfg, episodes)
     try:
-        with _Seen(tester).of():
+        with _Seen(tester, show).of():
             summary = tester.run(expert, Plan(episodes, seed, TEST))
-        _report(summary, None)
+        _report(summary, None, show)
     finally:
         tester.close()
     return 0
 
 
-def _report(summary: Summary, out: Path | None) -> None:
-    print(f"held-out evaluation: {describe(summary)}")
+def _report(summary: Summary, out: Path | None, tell: Callable[[str], None]) -> None:
+    tell(f"held-out evaluation: {describe(summary)}")
     if summary.by_task:
-        print(table([("task", "success", "95 %", "return"), *(_task_line(*item) for item in summary.by_task.items())]))
+        tell(table([("task", "success", "95 %", "return"), *(_task_line(*item) for item in summary.by_task.items())]))
     if out:
         replace_atomic(out.with_suffix(".summary.json"), json.dumps(finite(asdict(summary)), indent=1).encode())
-        print(f"episodes: {printable(out)}")
+        tell(f"episodes: {printable(out)}")
 
 
 def _task_line(task: str, facts: dict[str, float]) -> tuple[str, ...]:
@@ -291,7 +314,7 @@ class _Film:
         return self._left != 0
 
 
-def _record(policy: Policy, cfg: Experiment, out: Path, plan: Plan) -> None:
+def _record(policy: Policy, cfg: Experiment, out: Path, plan: Plan) -> Path:
     """Film the first episodes of a plan, one after another; of a set of tasks, the first of each of the first tasks."""
     import numpy as np
 
@@ -318,4 +341,4 @@ def _record(policy: Policy, cfg: Experiment, out: Path, plan: Plan) -> None:
         # an episode of thirty picks would be over in a second
         fps = min(_FASTEST_FPS, max(1.0, env.spec.max_episode_steps / _EPISODE_S))
         env.close()
-    print(f"video: {printable(write_video(frames, out, fps))}")
+    return write_video(frames, out, fps)

@@ -8,6 +8,7 @@ import json
 import math
 import time
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,7 +36,7 @@ from roboloop.run.commands import STOPPED
 from roboloop.run.config import Experiment
 from roboloop.run.datasets import disk_bytes
 from roboloop.run.elsewhere import check_flags, moved, name_of
-from roboloop.run.posthoc import with_target_return
+from roboloop.run.posthoc import show, with_target_return
 from roboloop.run.rundir import RunDir, find_run
 from roboloop.sample.buffers import RolloutShape
 from roboloop.track.terminal import count, number
@@ -87,8 +88,20 @@ class RecordRequest(NamedTuple):
     seed: int
 
 
+class Recording(NamedTuple):
+    """Where the datasets are, and whether a signal ended the recording before they were full."""
+
+    directories: list[Path]
+    is_stopped: bool
+
+
 def record(args: list[str]) -> int:
     """Record one dataset, or one for each environment."""
+    return STOPPED if recorded(args).is_stopped else 0
+
+
+def recorded(args: list[str], tell: Callable[[str], None] = show) -> Recording:
+    """Record what the words of a command ask for, and return where it is."""
     options = _options()
     known, flags = options.parse_known_args(args)
     if flags and not flags[0].startswith("--env."):
@@ -102,19 +115,19 @@ def record(args: list[str]) -> int:
         raise DataError(f"{here} holds {known.episodes} episodes of this recording already: nothing was changed")
     most = known.max_attempts or ATTEMPTS_PER_EPISODE * known.episodes
     wish = RecordRequest(known.episodes, most, known.success_only, known.seed)
-    missing = []
+    directories, missing = [actor.directory for actor in actors], []
     with StopRequest() as stop:
         for actor in todo:
-            held = _fill(actor, wish, stop)
-            print(_summary(actor.directory), flush=True)
+            held = _fill(actor, wish, stop, tell)
+            tell(_summary(actor.directory))
             if stop and (held < wish.episodes or actor is not todo[-1]):
-                print("stopped: the same command goes on")
-                return STOPPED
+                tell("stopped: the same command goes on")
+                return Recording(directories, True)
             if held < wish.episodes:
                 missing.append(f"{actor.directory} has {held} of {wish.episodes} episodes")
     if missing:
         raise TooFew(f"{'; '.join(missing)} after {wish.max_attempts} attempts: the same command tries others")
-    return 0
+    return Recording(directories, False)
 
 
 def _options() -> Options:
@@ -290,19 +303,19 @@ def _num_held(actor: RecordActor) -> int:
     return len(data)
 
 
-def _fill(actor: RecordActor, wish: RecordRequest, stop: StopRequest) -> int:
+def _fill(actor: RecordActor, wish: RecordRequest, stop: StopRequest, tell: Callable[[str], None]) -> int:
     """Record until there are as many episodes as wished for or no attempts are left; return how many there are."""
     cfg, policy = actor.cfg, actor.policy
     envs, stack = cfg.env.num_envs, cfg.env.frame_stack
     shape = RolloutShape(actor.spec, ROLLOUT_STEPS, envs, stack, memory_size=policy.memory_size)
     with StoreWriter(actor.directory, Schema.of(cfg.env.id, actor.spec, actor.about)) as store:
-        keeper = _Keeper(store, wish, envs, actor.aim)
+        keeper = _Keeper(store, wish, envs, tell, actor.aim)
         sampler = build.make_sampler(dataclasses.replace(cfg, seed=keeper.seed), shape, (policy,))
         try:
             while not keeper.is_done and not stop:
                 keeper.take(sampler.collect(policy))
                 for fault in sampler.faults():
-                    print(fault, flush=True)
+                    tell(fault)
         finally:
             sampler.close()
     return keeper.num_held
@@ -311,8 +324,15 @@ def _fill(actor: RecordActor, wish: RecordRequest, stop: StopRequest) -> int:
 class _Keeper:
     """Puts the attempts that are wanted into a store, in their order, until there are enough."""
 
-    def __init__(self, store: StoreWriter, wish: RecordRequest, num_envs: int, aim: Aim | None = None) -> None:
-        self._store, self._wish, self._aim = store, wish, aim
+    def __init__(
+        self,
+        store: StoreWriter,
+        wish: RecordRequest,
+        num_envs: int,
+        tell: Callable[[str], None],
+        aim: Aim | None = None,
+    ) -> None:
+        self._store, self._wish, self._tell, self._aim = store, wish, tell, aim
         self._attempts = Attempts(num_envs)
         live = store.live
         self.num_held, self._steps = len(live["id"]), int(live["step"].max(initial=0))
@@ -342,7 +362,7 @@ class _Keeper:
             self._store.commit()
             self._commit_at_s = now + COMMIT_S
         if now >= self._say_at_s:
-            print(f"{self._store.directory.name}: {self.num_held} of {self._wish.episodes} episodes", flush=True)
+            self._tell(f"{self._store.directory.name}: {self.num_held} of {self._wish.episodes} episodes")
             self._say_at_s = now + SAY_S
 
     def _wants(self, success: float) -> bool:

@@ -172,21 +172,21 @@ class RunDir:
         step = status.get("step")
         return status.get("state") == "done" and isinstance(step, int) and step >= self.config.steps
 
-    def pick(self, which: str) -> Checkpoint:
+    def pick(self, which: str, tell: Callable[[str], None] = print) -> Checkpoint:
         """Return the checkpoint called 'best', 'last' or by its step."""
         if which not in ("best", "last"):
             if not which.isdecimal():
                 raise DataError(f"--checkpoint must be 'best', 'last' or a step, not {which!r}")
             return self.checkpoint_at(int(which))
-        for point in self.newest_checkpoints(lambda said: print(printable(said))):
+        for point in self.newest_checkpoints(lambda said: tell(printable(said))):
             with checkpoint.fits(point.path):
                 best = int(point.state["best"]["step"])
             if which == "best" and best < 0:
-                print(f"no checkpoint was evaluated in training: taking the last, of step {point.step}")
+                tell(f"no checkpoint was evaluated in training: taking the last, of step {point.step}")
             if which == "best" and best in checkpoint.steps(self.checkpoints):
                 return self.checkpoint_at(best)
             if which == "best" and best >= 0:
-                print(f"the best checkpoint, of step {best}, is gone: taking the last, of step {point.step}")
+                tell(f"the best checkpoint, of step {best}, is gone: taking the last, of step {point.step}")
             return point
         raise DataError(f"{self.path} has no checkpoint that verifies")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -49,7 +50,14 @@ class Closable(Protocol):
 class Runner:
     """Owns one run from its first step, or from a checkpoint, to its end."""
 
-    def __init__(self, run: RunDir, parts: Parts, trackers: Mapping[str, Tracker], progress: Progress) -> None:
+    def __init__(
+        self,
+        run: RunDir,
+        parts: Parts,
+        trackers: Mapping[str, Tracker],
+        progress: Progress,
+        stop: threading.Event | None = None,
+    ) -> None:
         cfg = run.config
         self.cfg, self.run = cfg, run
         self.tasks = registry.task_set(cfg.env.id)
@@ -77,7 +85,7 @@ class Runner:
             else None
         )
         self.observers = Observers(cfg.observers, cfg.observer_budget_s)
-        self._stop = StopRequest()
+        self._stop = StopRequest(stop)
         self._has_journal = False
         self._saved_step, self._saved_at = -1, time.monotonic()
         self._updates_before = 0  # by earlier processes

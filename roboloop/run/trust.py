@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from roboloop.core.resolve import resolve
 from roboloop.core.vouched import check_code, vouched
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
+from roboloop.envs.task_set import SEPARATOR
 from roboloop.run.config import Experiment
 
 
 def vouch_for(config: Experiment) -> None:
     """Take all that a config names for typed: the user named its file in this command."""
-    vouched.add(name for _, name in _named(config))
+    vouched.add(name for _, name in named(config))
 
 
 def vouch_for_file(data: Mapping[str, Any]) -> None:
@@ -30,28 +32,47 @@ def vouch_for_file(data: Mapping[str, Any]) -> None:
 
 def names_any(config: Experiment) -> bool:
     """Say whether a config names code or another machine."""
-    return any(_named(config))
+    return any(named(config))
 
 
 def check(config: Experiment, where: object) -> None:
     """Refuse a config that came with a run if it names what nobody here vouches for."""
-    for key, name in _named(config):
-        check_code(key, name, _modules_of_key(key, name), where)
-
-
-def _modules_of_key(key: str, name: str) -> Sequence[str]:
-    if key == "sample.address":
-        return ()
-    return _modules_of(name) if key == "env.id" else [name.partition(":")[0]]
+    for key, name in named(config):
+        _check(key, name, where)
 
 
 def check_env(env: EnvConfig, where: object) -> None:
     """Refuse an environment that a dataset names if nobody here vouches for its code."""
     for key, name in _named_in_env(env):
-        check_code(key, name, _modules_of_key(key, name), where)
+        _check(key, name, where)
 
 
-def _named(config: Experiment) -> Iterator[tuple[str, str]]:
+def _check(key: str, name: str, where: object) -> None:
+    if key == "sample.address":
+        check_code(key, name, (), where)
+    elif key == "env.id":
+        _check_id(name, where)
+    else:
+        check_code(key, name, [name.partition(":")[0]], where)
+
+
+def _check_id(env_id: str, where: object) -> None:
+    """Refuse an id that names code.
+
+    A package that is installed vouches for its ids and for its classes of environments, not for all of its functions.
+    """
+    if not (modules := _modules_of(env_id)):
+        return
+    check_code("env.id", env_id, modules, where)
+    suite, task = registry.split(env_id)
+    is_environment = registry.find_suite(suite).is_environment
+    if env_id in vouched or is_environment is None:
+        return
+    if not all(map(resolve(is_environment), task.split(SEPARATOR))):
+        check_code("env.id", env_id, [], where)
+
+
+def named(config: Experiment) -> Iterator[tuple[str, str]]:
     """Yield the keys and values of a config by which code is imported or another machine is called."""
     if ":" in config.algo.name:
         yield "algo.name", config.algo.name

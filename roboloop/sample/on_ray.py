@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from roboloop import __version__
 from roboloop.core.cluster import connect, machines, room_for, telling_line
 from roboloop.core.errors import ConfigError, Diverged, UserError
 from roboloop.core.types import PortablePolicy
+from roboloop.core.version import __version__
 from roboloop.data.rollouts import COLUMNS
 from roboloop.sample.board import SharedBoard
 from roboloop.sample.config import SampleConfig

@@ -16,8 +16,9 @@ from roboloop.launch.control import resume_run
 from roboloop.launch.job import EXISTS, Job
 from roboloop.launch.slots import Slot
 from roboloop.launch.sweep import Planned, nested
-from roboloop.run.commands import _reopen
+from roboloop.run.commands import given
 from roboloop.run.rundir import RunDir
+from roboloop.run.training import reopen
 from roboloop.track.read import boot_id
 
 
@@ -69,7 +70,7 @@ def test_every_setting_that_a_resumed_run_may_be_given_anew_reaches_it(job):
         train, resume, path, *flags = job.command()
         assert (train, resume, path) == ("train", "--resume", str(job.path))
         assert ("--trust" in flags) == bool(config.observers)  # the user typed them in the sweep
-        run = _reopen(job.path, vouched.take(flags))
+        run = reopen(job.path, given(vouched.take(flags)))
         run.close()
         assert run.config == RunDir.open(job.path).config == config
         assert job.command()[1] == "--config"

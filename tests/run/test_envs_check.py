@@ -40,7 +40,7 @@ CRASH = r"RuntimeError at tests/envs/broken.py:\d+: the gripper fell off"
 DOUBTFUL = {
     "NoRender": r"no pictures: add 'rgb_array'.*--video cannot be used",
     "HugeInfo": r"info has 1.2 MB per step, most of it in 'pictures'; copying it takes [\d.]+ ms",
-    "Endless": r"registers no max_episode_steps: episodes are cut at 1000 steps",
+    "Endless": r"has no max_episode_steps: episodes are cut at 1000 steps",
     "Float64": r"has dtype float64, observation_space has float32: it is converted",
 }
 

@@ -52,8 +52,10 @@ class GymEnvConfig(PictureEnvConfig):
 
 
 def modules(task: str) -> Sequence[str]:
-    """Return the modules that register ids of the form ``module:Id``."""
-    return [part.rpartition(":")[0] for part in task.split(SEPARATOR) if ":" in part]
+    """Return the modules of ``module:Id`` and ``module:Class``."""
+    named = [part.rpartition(":")[0] for part in task.split(SEPARATOR) if ":" in part]
+    # what a script or a notebook defined is never imported: who resumes it must give it anew
+    return [module for module in named if module != "__main__"]
 
 
 SUITE = Suite(
@@ -63,5 +65,7 @@ SUITE = Suite(
     GymEnvConfig,
     packages=("gymnasium", "mujoco"),
     modules=modules,
+    is_gymnasiums=True,
+    is_environment="roboloop.envs.gym.source:is_environment",
     example="HalfCheetah-v5",
 )

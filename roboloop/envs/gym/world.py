@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.envs.registration import load_env_creator
 
-from roboloop.core.errors import ConfigError, MissingExtra, nearest
+from roboloop.core.errors import ConfigError, MissingExtra
 from roboloop.core.types import Array
 from roboloop.envs.env import EpisodeEnv, Outcome, Task, repeated
+from roboloop.envs.gym import source
 from roboloop.envs.gym.suite import GymEnvConfig
 from roboloop.envs.headless import check_backend, quick_pictures
 from roboloop.envs.replay import ReplayWorld
@@ -26,9 +25,16 @@ ATARI = "ALE/"
 class GymWorld(ReplayWorld):
     """A Gymnasium environment without its time limit."""
 
-    def __init__(self, task: str, env: gymnasium.Env[Any, Any], action_dim: int, seen: Observations) -> None:
+    def __init__(
+        self,
+        task: str,
+        make: Callable[[], gymnasium.Env[Any, Any]],
+        env: gymnasium.Env[Any, Any],
+        action_dim: int,
+        seen: Observations,
+    ) -> None:
         super().__init__(action_dim)
-        self._task, self._env = task, env
+        self._task, self._make, self._env = task, make, env
         # Box2D's solver remembers earlier episodes of its world, so that a seed would not determine the next one
         self._remembers = type(getattr(env.unwrapped, "world", None)).__name__ == "b2World"
         self._read, self._decode = seen.read, decoder(env.action_space)
@@ -41,7 +47,7 @@ class GymWorld(ReplayWorld):
         """Start the simulator's episode, in a new simulator where the old one's past would show."""
         if self._remembers:
             self._env.close()
-            self._env = _build(self._task)
+            self._env = self._make()
         return self._read(*self._env.reset(seed=seed))
 
     def advance(self, action: Array, repeat: int) -> Outcome:
@@ -73,44 +79,11 @@ class GymWorld(ReplayWorld):
         self._env.close()
 
 
-def _render_mode(task: str) -> dict[str, Any]:
-    """Return the keyword that gives pictures, if the environment has them; older ones do not know the keyword."""
-    entry = gymnasium.spec(task).entry_point
-    maker = load_env_creator(entry) if isinstance(entry, str) else entry
-    pictures = "rgb_array" in getattr(maker, "metadata", {}).get("render_modes", ())
-    return {"render_mode": "rgb_array"} if pictures else {}
-
-
-def _build(task: str) -> gymnasium.Env[Any, Any]:
-    """Make the environment without a time limit, or say in one line why it cannot be made."""
-    try:
-        return gymnasium.make(task, max_episode_steps=-1, disable_env_checker=True, **_render_mode(task))
-    except gymnasium.error.DependencyNotInstalled as error:
-        reason = str(error).splitlines()[0]
-        wanted = "pip install 'roboloop[box2d]'" if "box2d" in reason.lower() else reason
-        raise MissingExtra(f"env 'gym/{task}' needs a package: {wanted}") from error
-    except gymnasium.error.Error as error:
-        known = nearest(task, gymnasium.registry)
-        raise ConfigError(f"unknown Gymnasium env {task!r}{known or ': ' + str(error).splitlines()[0]}") from error
-
-
-def _registered(task: str) -> str:
-    """Return the id of ``module:Id`` after importing the module that registers it; a plain id as it is."""
-    module, _, name = task.rpartition(":")
-    if module:
-        if not all(part.isidentifier() for part in module.split(".")):
-            raise ConfigError(f"env 'gym/{task}' cannot be made: {module!r} is no name of a module")
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            raise ConfigError(f"env 'gym/{task}' cannot be made: {error}") from None
-    return name
-
-
 def raw(task: str) -> tuple[gymnasium.Env[Any, Any], int | None]:
     """Return an environment as its author wrote it, and the limit of its episodes; ``envs check`` looks at that."""
-    name = _registered(task)
-    return _build(name), gymnasium.spec(name).max_episode_steps
+    found = source.find(task)
+    env = found.make()
+    return env, found.limit_of(env)
 
 
 def _first_info(env: gymnasium.Env[Any, Any], choices: tuple[int, ...]) -> Mapping[str, Any]:
@@ -124,13 +97,13 @@ def make(task: str, cfg: GymEnvConfig, evaluation: bool) -> EpisodeEnv:
         from roboloop.envs.gym.atari import make as make_atari
 
         return make_atari(task, cfg, evaluation)
-    task = _registered(task)
-    env = _build(task)
+    found = source.find(task)
+    env = found.make()
     low, high, choices = columns(env.action_space)
     seen = observations(env.observation_space, choices, mask_in_info=MASK in _first_info(env, choices))
-    limit = gymnasium.spec(task).max_episode_steps or DEFAULT_HORIZON
+    limit = found.limit_of(env) or DEFAULT_HORIZON
     return EpisodeEnv(
-        GymWorld(task, env, len(low), seen),
+        GymWorld(task, found.make, env, len(low), seen),
         Task(
             obs_shape=seen.shape,
             obs_dtype=seen.dtype,
@@ -138,7 +111,7 @@ def make(task: str, cfg: GymEnvConfig, evaluation: bool) -> EpisodeEnv:
             action_high=high,
             horizon=cfg.horizon(limit, evaluation),
             action_repeat=cfg.action_repeat,
-            protocol={"suite": f"gymnasium {gymnasium.__version__}", "task": task},
+            protocol={"suite": f"gymnasium {gymnasium.__version__}", "task": task.rpartition(":")[2]},
             action_choices=choices,
         ),
     )

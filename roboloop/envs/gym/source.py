@@ -1,0 +1,175 @@
+"""Where a Gymnasium environment comes from: an id, ``module:Id``, ``module:Class``, or a class given in Python."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial, reduce
+from typing import Any, NamedTuple
+
+import gymnasium
+from gymnasium.envs.registration import find_highest_version, load_env_creator, parse_env_id
+
+from roboloop.core.errors import ConfigError, MissingExtra, nearest
+from roboloop.core.resolve import resolve
+
+MAIN = "__main__"
+"""Module of what a script or a notebook defines: no other process can import it."""
+PICTURES = {"render_mode": "rgb_array"}
+Maker = Callable[..., "gymnasium.Env[Any, Any]"]
+
+
+class GymSource(NamedTuple):
+    """How an environment is made anew, and the limit of its episodes where its author registered one."""
+
+    make: Callable[[], gymnasium.Env[Any, Any]]
+    limit: int | None
+
+    def limit_of(self, env: gymnasium.Env[Any, Any]) -> int | None:
+        """Return the steps of an episode: as registered, or as the made environment says."""
+        own = env.spec.max_episode_steps if env.spec else None
+        return self.limit or (own if own and own > 0 else None)
+
+
+_given: dict[str, Maker] = {}
+_lock = threading.Lock()
+
+
+@contextmanager
+def given(makers: Mapping[str, Maker]) -> Iterator[None]:
+    """Know environments of this process by name, as ``gym/__main__:NAME``, while this is entered."""
+    with _lock:
+        new = {name: maker for name, maker in makers.items() if _given.get(name) is not maker}
+        if taken := next((name for name in new if name in _given), None):
+            raise ConfigError(f"another environment called {taken!r} is in use in this process: rename one of them")
+        _given.update(new)
+    try:
+        yield
+    finally:
+        with _lock:
+            for name in new:
+                del _given[name]
+
+
+def find(task: str) -> GymSource:
+    """Return how to make ``gym/<task>``; what cannot be made is one line."""
+    module, _, name = task.rpartition(":")
+    if module == MAIN:
+        if name not in _given:
+            where = "it was defined in a script or a notebook, and can be made only there: give env= in Python"
+            raise ConfigError(f"env 'gym/{task}' cannot be made here: {where}")
+        return GymSource(partial(_construct, task, _given[name]), None)
+    if not module:
+        return _registered(task)
+    maker = _named(task, module, name)
+    if maker is None:
+        return _registered(name)
+    if not callable(maker):
+        raise ConfigError(f"env 'gym/{task}' cannot be made: {name} is no class and no function")
+    return GymSource(partial(_construct, task, maker), None)
+
+
+def is_environment(task: str) -> bool:
+    """Say whether a name stands for an id or a class of environments; a function that is called could do anything."""
+    module, _, name = task.rpartition(":")
+    maker = _named(task, module, name) if module not in ("", MAIN) else None
+    return maker is None or (inspect.isclass(maker) and issubclass(maker, gymnasium.Env))
+
+
+def _named(task: str, module: str, name: str) -> Any:
+    """Import a module and return what it calls by that name; None where it registers the name with Gymnasium."""
+    held = _imported(task, module)
+    if _is_registered(name):
+        return None
+    try:
+        return reduce(getattr, name.split("."), held)
+    except AttributeError:
+        known = [each for each, value in vars(held).items() if inspect.isclass(value)]
+        hint = nearest(name, [*known, *gymnasium.registry])
+        raise ConfigError(
+            f"unknown Gymnasium env {name!r}: module {module} neither registers nor has it{hint}"
+        ) from None
+
+
+def _imported(task: str, module: str) -> Any:
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise ConfigError(f"env 'gym/{task}' cannot be made: {module!r} is no name of a module")
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"env 'gym/{task}' cannot be made: {error}") from None
+
+
+def _is_registered(name: str) -> bool:
+    if name in gymnasium.registry:
+        return True
+    try:
+        space, plain, version = parse_env_id(name)
+    except gymnasium.error.Error:
+        return False
+    return version is None and find_highest_version(space, plain) is not None
+
+
+def _registered(name: str) -> GymSource:
+    try:
+        limit = gymnasium.spec(name).max_episode_steps
+    except gymnasium.error.Error:
+        limit = None  # making it says why
+    return GymSource(partial(_make_registered, name), limit)
+
+
+def _make_registered(name: str) -> gymnasium.Env[Any, Any]:
+    """Make an environment by its id without a time limit, or say in one line why it cannot be made."""
+    try:
+        entry: Any = gymnasium.spec(name).entry_point
+        maker = load_env_creator(entry) if isinstance(entry, str) else entry
+        # older ones do not know the keyword
+        return gymnasium.make(name, max_episode_steps=-1, disable_env_checker=True, **_pictures(maker))
+    except gymnasium.error.DependencyNotInstalled as error:
+        reason = str(error).splitlines()[0]
+        wanted = "pip install 'roboloop[box2d]'" if "box2d" in reason.lower() else reason
+        raise MissingExtra(f"env 'gym/{name}' needs a package: {wanted}") from error
+    except gymnasium.error.Error as error:
+        known = nearest(name, gymnasium.registry)
+        raise ConfigError(f"unknown Gymnasium env {name!r}{known or ': ' + str(error).splitlines()[0]}") from error
+
+
+def _construct(task: str, maker: Maker) -> gymnasium.Env[Any, Any]:
+    """Call what makes an environment; one that needs arguments, or makes something else, is one line."""
+    options = _pictures(maker)
+    try:
+        inspect.signature(maker).bind(**options)
+    except TypeError as error:
+        raise ConfigError(f"env 'gym/{task}' cannot be made without arguments: {error}") from None
+    except ValueError:  # written in C: it has no signature
+        pass
+    env = maker(**options)
+    if not isinstance(env, gymnasium.Env):
+        raise ConfigError(f"env 'gym/{task}' cannot be made: it returned a {type(env).__name__}, not a gymnasium.Env")
+    return env
+
+
+def _pictures(maker: Any) -> dict[str, Any]:
+    """Return the keyword that gives pictures, where the metadata of what makes an environment promise some."""
+    has_any = "rgb_array" in getattr(maker, "metadata", {}).get("render_modes", ())
+    return PICTURES if has_any else {}
+
+
+def importable(maker: Maker) -> str | None:
+    """Return ``module:Name`` by which other processes find a class or function; None where they cannot."""
+    module, name = getattr(maker, "__module__", MAIN), getattr(maker, "__qualname__", "<")
+    if module == MAIN or "<" in name:
+        return None
+    try:
+        return f"{module}:{name}" if resolve(f"{module}:{name}") is maker else None
+    except (ImportError, AttributeError):
+        return None
+
+
+def name_of(maker: Maker) -> str:
+    """Return a plain name for an environment that only this process can make."""
+    name = getattr(maker, "__name__", type(maker).__name__)
+    return name if name.isidentifier() else "given"

@@ -1,0 +1,111 @@
+"""``gym/module:Name``: a class or a function of a module is an environment without being registered."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+from roboloop.core.errors import ConfigError, DataError
+from roboloop.core.vouched import vouched
+from roboloop.envs.check import check_env
+from roboloop.envs.config import EnvConfig
+from roboloop.envs.gym.source import given, importable, name_of
+from roboloop.envs.registry import make
+from roboloop.run import trust
+from tests.cli.test_cli import roboloop
+from tests.python.own_env import Steer, pendulum
+
+OWN = "gym/tests.python.own_env"
+
+
+def test_a_class_passes_the_contract_and_gives_pictures():
+    check_env(lambda: make(EnvConfig(id=f"{OWN}:Steer", max_episode_steps=15)), steps=30, pictures=False)
+    env = make(EnvConfig(id=f"{OWN}:Steer"))
+    env.reset(0)
+    assert env.render().tolist() == np.full((16, 16, 3), 7).tolist()
+
+
+def test_the_limit_is_that_of_what_a_function_makes_or_of_the_config():
+    assert make(EnvConfig(id=f"{OWN}:pendulum")).spec.max_episode_steps == 25
+    assert make(EnvConfig(id=f"{OWN}:Steer")).spec.max_episode_steps == 1000
+    assert make(EnvConfig(id=f"{OWN}:Steer", max_episode_steps=7)).spec.max_episode_steps == 7
+
+
+def test_an_id_that_the_module_registers_goes_before_a_class_of_that_name():
+    gymnasium.register("Steer", lambda: pendulum())
+    try:
+        assert make(EnvConfig(id=f"{OWN}:Steer")).spec.obs_shape == (3,)
+    finally:
+        del gymnasium.registry["Steer"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (f"{OWN}:Stear", "did you mean 'Steer'"),
+        (f"{OWN}:Needy", "cannot be made without arguments: missing a required argument: 'size'"),
+        (f"{OWN}:nothing", "returned a int"),
+        (f"{OWN}:np", "is no class and no function"),
+        ("gym/no_such_module:Env", "No module named 'no_such_module'"),
+        ("gym/not-a-module:Env", "is no name of a module"),
+        ("gym/__main__:Gone", "give env= in Python"),
+    ],
+)
+def test_what_cannot_be_made_is_one_line(name, message):
+    with pytest.raises(ConfigError, match=message):
+        make(EnvConfig(id=name))
+
+
+def test_envs_check_examines_a_class():
+    done = roboloop("envs", "check", f"{OWN}:Steer", "--steps", "50")
+    assert done.returncode == 0, done.stderr
+    assert "ok: gym/tests.python.own_env:Steer" in done.stdout
+
+
+def test_only_what_other_processes_can_import_has_a_name_for_them():
+    assert importable(Steer) == "tests.python.own_env:Steer"
+    assert importable(lambda: Steer()) is None
+    assert name_of(lambda: Steer()) == "given"
+
+    class Inner(Steer):
+        pass
+
+    assert (importable(Inner), name_of(Inner)) == (None, "Inner")
+    with given({"Inner": Inner}), given({"Inner": Inner}):
+        assert make(EnvConfig(id="gym/__main__:Inner")).spec.obs_shape == (2,)
+        with pytest.raises(ConfigError, match="rename one of them"), given({"Inner": Steer}):
+            pass
+    with pytest.raises(ConfigError, match="give env= in Python"):
+        make(EnvConfig(id="gym/__main__:Inner"))
+
+
+HOSTILE = (
+    f"{OWN}:Steer",
+    "gym/roboloop.core.files:os.abort",
+    "gym/roboloop.cli:main",
+    "gym/gymnasium.envs.registration:pprint_registry",
+    "gym/__main__:Mine+tests.python.own_env:Steer",
+    "gym/Pendulum-v1+roboloop.cli:main",
+)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_name_in_a_strangers_file_calls_nothing_that_nobody_vouches_for(name):
+    with pytest.raises(DataError, match="--trust"):
+        trust.check_env(name, "config.yaml")
+    with vouched.during([name]):
+        trust.check_env(name, "config.yaml")
+
+
+def test_a_class_of_an_installed_package_is_used_without_being_typed():
+    trust.check_env("gym/gymnasium.envs.classic_control:PendulumEnv", "config.yaml")
+    assert make(EnvConfig(id="gym/gymnasium.envs.classic_control:PendulumEnv")).spec.obs_shape == (3,)
+
+
+def test_words_of_a_call_are_forgotten_when_it_returns():
+    with vouched.during(["a"]):
+        vouched.add(["b"])
+        with vouched.during(["c"], everything=True):
+            assert "anything" in vouched
+        assert all(word in vouched for word in "ab")
+        assert "c" not in vouched
+    assert not any(word in vouched for word in "abc")
