@@ -152,8 +152,8 @@ def _check(known: argparse.Namespace) -> None:
         value = getattr(known, name)
         if value is not None and value < least:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least {least}, not {value}")
-    if known.workers and known.envs % known.workers:
-        raise ConfigError(f"--envs {known.envs} do not split evenly over --workers {known.workers}")
+    if known.workers > known.envs:
+        raise ConfigError(f"--workers {known.workers} is more than --envs {known.envs}: each needs one at least")
     if known.expert and known.random:
         raise ConfigError("--expert and --random are two ways to act: choose one")
     if (known.task or known.schedule) and not known.expert:

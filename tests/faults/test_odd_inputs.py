@@ -42,7 +42,7 @@ def one_line(capsys, code):
         ("--algo.hidden 1000000000000", "hidden may have 1000 layers of 1000000 units"),
         ("--env.frame-stack 1000000000", "env.frame_stack must be at most 1000"),
         ("--env.eval-max-episode-steps 1000000000", "env.eval_max_episode_steps must be at most 10000000"),
-        ("--sample.workers 1000000000 --sample.groups 1", "sample.groups 1 do not split evenly"),
+        ("--sample.workers 1000000000 --sample.groups 1", "sample.workers 1000000000 is more than sample.groups 1"),
         ("--device cuda:99", "'device' must be one that is here, not 'cuda:99'"),
         ("--device x", "'device' must be one that is here, not 'x'"),
         ("--device meta", "'device' must be one that is here, not 'meta'"),
