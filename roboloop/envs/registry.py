@@ -149,7 +149,7 @@ def known_ids() -> list[str]:
     }
     tasks |= {"envpool": names.ENVPOOL, "panda": names.PANDA, "play": names.PLAY, "soft": names.SOFT}
     tasks |= dict.fromkeys(names.LEGGED_ROBOTS, names.LEGGED) | dict.fromkeys(("hybrid", "tuned"), names.HYBRID)
-    return [f"{suite}/{task}" for suite in SUITES for task in tasks[suite]]
+    return [f"{suite}/{task}" for suite in SUITES for task in tasks.get(suite, ())]
 
 
 @contextmanager
