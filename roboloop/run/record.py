@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import math
+import sys
 import time
 import zlib
 from pathlib import Path
@@ -38,7 +39,7 @@ from roboloop.run.elsewhere import check_flags, moved, name_of
 from roboloop.run.posthoc import aimed_at
 from roboloop.run.rundir import RunDir, find_run
 from roboloop.sample.buffers import RolloutShape
-from roboloop.track.terminal import count, number
+from roboloop.track.terminal import LiveLine, count, number
 
 ROLLOUT_STEPS = 32
 COMMIT_S, SAY_S = 5.0, 10.0
@@ -303,8 +304,10 @@ def _fill(actor: RecordActor, wish: RecordRequest, stop: StopRequest) -> int:
             while not keeper.is_done and not stop:
                 keeper.take(sampler.collect(policy))
                 for fault in sampler.faults():
+                    keeper.line.clear()
                     print(fault, flush=True)
         finally:
+            keeper.line.clear()
             sampler.close()
     return keeper.num_held
 
@@ -314,7 +317,7 @@ class _Keeper:
 
     def __init__(self, store: StoreWriter, wish: RecordRequest, num_envs: int, aim: Aim | None = None) -> None:
         self._store, self._wish, self._aim = store, wish, aim
-        self._attempts = Attempts(num_envs)
+        self._attempts, self.line = Attempts(num_envs), LiveLine(sys.stdout)
         live = store.live
         self.num_held, self._steps = len(live["id"]), int(live["step"].max(initial=0))
         # a recording that goes on plays other episodes than before: which of those failed is not on record
@@ -342,8 +345,11 @@ class _Keeper:
         if now >= self._commit_at_s:
             self._store.commit()
             self._commit_at_s = now + COMMIT_S
-        if now >= self._say_at_s:
-            print(f"{self._store.directory.name}: {self.num_held} of {self._wish.episodes} episodes", flush=True)
+        told = f"{self._store.directory.name}: {self.num_held} of {self._wish.episodes} episodes"
+        if self.line.is_due:
+            self.line.show(f"{told}, {self._attempts.settled} attempts, {count(self._steps)} steps")
+        if now >= self._say_at_s and not self.line.is_seen:
+            print(told, flush=True)
             self._say_at_s = now + SAY_S
 
     def _wants(self, success: float) -> bool:
