@@ -47,7 +47,8 @@ def test_a_recording_shows_how_far_it_is(tmp_path, monkeypatch, capsys) -> None:
     assert cli.main([*words, str(tmp_path / "seen")]) == 0
     lines = screen.getvalue().split("\r")
     assert any(line.startswith("seen: ") and " of 20 episodes, " in line and " attempts, " in line for line in lines)
-    assert lines[-1].startswith("\x1b[K") and ": 20 episodes, " in lines[-1]
+    assert lines[-1].startswith("\x1b[K")
+    assert ": 20 episodes, " in lines[-1]
     pipe = io.StringIO()
     monkeypatch.setattr(sys, "stdout", pipe)
     assert cli.main([*words, str(tmp_path / "unseen")]) == 0

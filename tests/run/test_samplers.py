@@ -61,7 +61,7 @@ def test_groups_of_different_size_run_free_where_a_replay_is_learned_from(tiny):
     free = {"groups": 3, "workers": 2, "free_running": True}
     rows = read_jsonl(train(tiny(**{**SAC, "env": {"num_envs": 5}, "sample": free})) / "metrics.jsonl")
     assert rows[-1]["step"] >= 400
-    with pytest.raises(ConfigError, match="ppo needs groups of equal size: env.num_envs 5 is no multiple"):
+    with pytest.raises(ConfigError, match=r"ppo needs groups of equal size: env\.num_envs 5 is no multiple"):
         tiny(**{**PPO, "env": {"num_envs": 5}, "sample": free}).check()
 
 
