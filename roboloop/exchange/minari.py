@@ -51,7 +51,12 @@ def write(data: Dataset, target: Path) -> None:
     spec = data.schema.spec
     target.mkdir()
     storage = MinariStorage.new(  # of a relative path, Minari would write to it below itself
-        (target / "data").absolute(), _obs_space(spec), action_space(spec), _env_spec(data.schema), "hdf5", jpeg_encoding=False
+        (target / "data").absolute(),
+        _obs_space(spec),
+        action_space(spec),
+        _env_spec(data.schema),
+        "hdf5",
+        jpeg_encoding=False,
     )
     rows = range(len(data))
     storage.update_episodes(_buffer(data.episode(row), spec) for row in rows)
