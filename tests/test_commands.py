@@ -44,7 +44,7 @@ NOT_RUN = {
 SERVES = ("roboloop dash", "roboloop rig", "roboloop runs --watch")
 """Commands that go on until Ctrl-C."""
 PLACEHOLDERS = {"S": "0", "STEP": "100", "HEAD": "127.0.0.1", "soft/TASK:NAME": "soft/cloth-spread:random"}
-ABSENT = re.compile(r"not a run directory|is not a dataset|not found locally|No such file|is no directory|no runs")
+ABSENT = re.compile(r"not a run directory|is not a dataset|not found locally|No such file|is no directory|no runs|does not exist")
 """What is said of a run, a dataset or a file that an example takes for granted: all words before it were understood."""
 
 
@@ -110,7 +110,7 @@ def options_of_bench(words, capsys):
     with pytest.raises(SystemExit) as ended:
         main([*words[:2], "--help"])
     told = capsys.readouterr().out
-    unknown = [word for word in words[2:] if word.startswith("--") and not re.search(rf"{word}\b", told)]
+    unknown = [word for word in words[2:] if word.startswith("--") and not re.search(rf"{word}(?![\w-])", told)]
     return f"{words}: {ended.value.code}, unknown {unknown}" if ended.value.code or unknown else ""
 
 
