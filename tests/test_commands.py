@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -66,7 +67,7 @@ def begin(*_, **__):
 def place(tmp_path, monkeypatch):
     """Make a directory in which a page's commands find what it shows, and go there."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("images"))  # some are written anew
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     (tmp_path / "mine.yaml").write_text(fences("docs/config.md", "yaml")[0])
     (tmp_path / "my_ddpg.py").write_text(fences("docs/extending.md", "python")[0])
