@@ -45,7 +45,9 @@ NOT_RUN = {
 SERVES = ("roboloop dash", "roboloop rig", "roboloop runs --watch")
 """Commands that go on until Ctrl-C."""
 PLACEHOLDERS = {"S": "0", "STEP": "100", "HEAD": "127.0.0.1", "soft/TASK:NAME": "soft/cloth-spread:random"}
-ABSENT = re.compile(r"not a run directory|is not a dataset|not found locally|No such file|is no directory|no runs|does not exist")
+ABSENT = re.compile(
+    r"not a run directory|is not a dataset|not found locally|No such file|is no directory|no runs|does not exist"
+)
 """What is said of a run, a dataset or a file that an example takes for granted: all words before it were understood."""
 
 
