@@ -32,8 +32,6 @@ OF_VERB = {
     "eval": ["--episodes", "1"],
     "record": ["--episodes", "3"],
     "sysid": ["--generations", "1", "--transitions", "20"],
-    "simgan": "--behaviour-steps 2048 --dynamics-steps 2048 --refine-steps 2048 --target-episodes 2 --eval-episodes 1"
-    " --generators 1 --sysid-generations 1 --methods direct simgan --seeds 0".split(),
 }
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _LOOP = re.compile(r"for (\w+) in ([^;]+); do\s+(.*?)\s*;?\s*done", re.DOTALL)
