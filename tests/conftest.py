@@ -33,7 +33,6 @@ TINY = {
 
 WALL_CLOCK = (
     "algos/test_shards",
-    "cli/test_cli.py::test_help",
     "core/test_wire",
     "envs/test_panda_polymetis",
     "envs/test_panda_rig",

@@ -50,8 +50,13 @@ def write(data: Dataset, target: Path) -> None:
         raise ConfigError(f"a Minari dataset is called NAME-v0, NAME-v1, ..., not {target.name!r}") from None
     spec = data.schema.spec
     target.mkdir()
-    storage = MinariStorage.new(
-        target / "data", _obs_space(spec), action_space(spec), _env_spec(data.schema), "hdf5", jpeg_encoding=False
+    storage = MinariStorage.new(  # of a relative path, Minari would write to it below itself
+        (target / "data").absolute(),
+        _obs_space(spec),
+        action_space(spec),
+        _env_spec(data.schema),
+        "hdf5",
+        jpeg_encoding=False,
     )
     rows = range(len(data))
     storage.update_episodes(_buffer(data.episode(row), spec) for row in rows)

@@ -64,7 +64,10 @@ def sweep(args: list[str]) -> int:
         runs = expand(wanted)
         for run in runs:
             check_existing(run)
-    on_gpu = any(config.device.startswith("cuda") for config in [wanted.base, *(run.config for run in runs)])
+    devices = {run.config.device for run in runs} or {wanted.base.device}
+    if known.on == HERE:
+        _check_here(devices)
+    on_gpu = any(device.startswith("cuda") for device in devices)
     engine, slots, room = _settle(known, on_gpu, len(runs) or known.trials)
     if known.dry_run:
         print("\n".join(printable(run.path) for run in runs) or "a search makes its runs up as it goes")
@@ -80,6 +83,15 @@ def sweep(args: list[str]) -> int:
             return launch([Job(run.path, run) for run in runs], slots, rules, engine)
         finally:
             engine.close()
+
+
+def _check_here(devices: set[str]) -> None:
+    """Refuse devices that this machine does not have, before a run is made."""
+    if devices != {"cpu"}:
+        from roboloop.run.build import check_device  # imports torch, which a sweep on CPUs does without
+
+        for device in sorted(devices):
+            check_device(device)
 
 
 def _settle(known: Namespace, on_gpu: bool, num_runs: int | None) -> tuple[JobEngine, list[Slot], str]:

@@ -6,7 +6,6 @@ What there is to share is discovered, never declared by hand: a mask that a mach
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import subprocess
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roboloop.core.errors import ConfigError
+from roboloop.core.parts import split_evenly
 from roboloop.core.resources import ROOT, free_memory_bytes, quota_cores
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -145,18 +145,11 @@ def _share(cores: tuple[tuple[int, ...], ...], num_slots: int, cores_per_run: in
     if cores_per_run:
         return [_flat(cores[i * cores_per_run : (i + 1) * cores_per_run]) for i in range(num_slots)]
     if num_slots <= len(cores):
-        return [_flat(part) for part in _split(cores, num_slots)]
+        return [_flat(cores[part.start : part.stop]) for part in split_evenly(len(cores), num_slots)]
     cpus = tuple((cpu,) for core in cores for cpu in core)
     if num_slots <= len(cpus):
-        return [_flat(part) for part in _split(cpus, num_slots)]
+        return [_flat(cpus[part.start : part.stop]) for part in split_evenly(len(cpus), num_slots)]
     return [cpus[i % len(cpus)] for i in range(num_slots)]
-
-
-def _split(units: tuple[tuple[int, ...], ...], parts: int) -> list[tuple[tuple[int, ...], ...]]:
-    """Split into neighbours, as evenly as whole units allow."""
-    small, larger = divmod(len(units), parts)
-    starts = [i * small + min(i, larger) for i in range(parts + 1)]
-    return [units[a:b] for a, b in itertools.pairwise(starts)]
 
 
 def _flat(units: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:

@@ -65,6 +65,10 @@ def check_device(name: str) -> None:
     import torch
 
     try:
+        torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"config key 'device' must be cpu, cuda or another device of torch, not {name!r}") from None
+    try:
         torch.zeros(1, device=name).cpu().numpy()
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition(". ")[0].partition("\n")[0]

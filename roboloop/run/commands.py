@@ -120,8 +120,10 @@ def evaluate(args: list[str]) -> int:
     from roboloop.run.posthoc import EvalRequest, evaluate_expert, evaluate_run
 
     if known.expert:
-        if known.env:
-            raise ConfigError("--env is for the policy of a run")
+        of_runs = ("env", "name", "video", "target", "task", "schedule", "pick")
+        given = [name for name in of_runs if getattr(known, name)]
+        if given:
+            raise ConfigError(f"--{given[0]} is for the policy of a run")
         if known.run:
             raise ConfigError(f"--expert takes no run, got {known.run} (config keys: --env.KEY=VALUE)")
         return evaluate_expert(known.expert, known.episodes, known.seed, flags)

@@ -251,7 +251,12 @@ class Experiment:
     def _check_rollouts(self) -> None:
         if self.sample.steps != 1:
             raise ConfigError("config key 'sample.steps' is for off-policy algorithms: others have algo.rollout_steps")
-        columns = self.env.num_envs // (self.sample.groups if self.sample.free_running else 1)
+        columns, *others = self.sample.rollout_envs(self.env.num_envs)
+        if others:
+            raise ConfigError(
+                f"with sample.free_running, {self.algo.name} needs groups of equal size: env.num_envs "
+                f"{self.env.num_envs} is no multiple of sample.groups {self.sample.groups}"
+            )
         if self.batch_envs % columns:
             raise ConfigError(
                 f"algo.batch_envs {self.batch_envs} is not a multiple of the {columns} envs that a rollout has"

@@ -16,7 +16,7 @@ from roboloop.core.text import printable
 from roboloop.core.types import Array
 from roboloop.data.dataset import LABEL_FAULT, Dataset
 from roboloop.data.episodes import Schema
-from roboloop.data.index import SCHEMA
+from roboloop.data.index import SCHEMA, SHARDS
 from roboloop.data.mend import mend_index
 from roboloop.data.store import StoreWriter
 from roboloop.data.verify import check_index, faults
@@ -59,10 +59,12 @@ def info(args: list[str]) -> int:
 
 def _about(data: Dataset) -> Iterable[str]:
     spec, table = data.schema.spec, data.table
-    size = disk_bytes(data.directory)
-    per_step = f", {size / data.num_steps:.0f} bytes/step" if data.num_steps else ""
+    size, live = disk_bytes(data.directory), int(table["bytes"].sum())
+    dead = disk_bytes(data.directory / SHARDS) - live
+    per_step = f", {live / data.num_steps:.0f} bytes/step" if data.num_steps else ""
+    evicted = f", {count(dead)}B of it of evicted or unfinished episodes" if dead > 0 else ""
     yield f"{data.directory}: {data.schema.env_id}, {len(data)} episodes, {data.num_steps} steps"
-    yield f"disk      {count(size)}B{per_step}, codec {data.schema.codec}"
+    yield f"disk      {count(size)}B{evicted}{per_step}, codec {data.schema.codec}"
     shape = "x".join(map(str, spec.obs_shape)) or "record"
     fields = f" of {', '.join(spec.obs_dtype.names)}" if spec.obs_dtype.names else f" {spec.obs_dtype}"
     yield f"contents  observations {shape}{fields}; actions {spec.action_dim}, choices {list(spec.action_choices)}"

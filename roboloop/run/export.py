@@ -24,6 +24,7 @@ from roboloop.core.text import printable
 from roboloop.core.types import Array, Decision, Env, EnvSpec, Policy
 from roboloop.envs.frozen import SUFFIX
 from roboloop.run.rundir import RunDir, find_run, installed
+from roboloop.track.terminal import LiveLine
 
 EXTRA = "onnx"
 _PACKAGES = {"onnx", "onnxruntime"}
@@ -121,14 +122,15 @@ def write_policy(run: RunDir, which: str, out: Path) -> dict[str, Any]:
     from roboloop.nets.graph import ACTION, MEMORY, MEMORY_AFTER
     from roboloop.run import build
 
-    cfg, point = run.config, run.pick(which)
+    cfg, point, line = run.config, run.pick(which), LiveLine()
     env = registry.make(cfg.env, evaluation=True)
     try:
         policy = build.policy_of(cfg, env.spec, point)
         model = onnx_model(policy)
         exported = OnnxPolicy(model)
-        gap = largest_difference(policy, exported, env, cfg.env.frame_stack)
+        gap = largest_difference(policy, exported, env, cfg.env.frame_stack, line)
     finally:
+        line.clear()
         env.close()
     if not gap <= PARITY_LIMIT:  # true for NaN as well
         raise ActsOtherwise(f"the exported policy differs from ours by {gap:.1e} (limit {PARITY_LIMIT:g}): not written")
@@ -196,7 +198,7 @@ class OnnxPolicy:
         return found
 
 
-def largest_difference(policy: Policy, exported: Policy, env: Env, frame_stack: int) -> float:
+def largest_difference(policy: Policy, exported: Policy, env: Env, frame_stack: int, line: LiveLine) -> float:
     """Let both see what an environment shows our policy, each with its own memory; return how far they ever part."""
     from roboloop.algos.policy import ActionScale, in_bounds
     from roboloop.sample.group import check_actions
@@ -204,7 +206,9 @@ def largest_difference(policy: Policy, exported: Policy, env: Env, frame_stack: 
 
     scale, stack, rng = ActionScale(env.spec), FrameStack(env.spec, 1, frame_stack), np.random.default_rng(0)
     largest, episodes, ended = 0.0, 0, True
-    for _ in range(PARITY_STEPS):
+    for step in range(PARITY_STEPS):
+        if line.is_due:
+            line.show(f"compared over {step}/{PARITY_STEPS} steps")
         if ended:
             stack.reset(0, env.reset(derive(0, "export-parity", episodes)))
             episodes += 1

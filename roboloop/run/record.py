@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import io
 import json
 import math
+import sys
 import time
 import zlib
 from collections.abc import Callable
@@ -39,7 +41,7 @@ from roboloop.run.elsewhere import check_flags, moved, name_of
 from roboloop.run.posthoc import show, with_target_return
 from roboloop.run.rundir import RunDir, find_run
 from roboloop.sample.buffers import RolloutShape
-from roboloop.track.terminal import count, number
+from roboloop.track.terminal import LiveLine, count, number
 
 ROLLOUT_STEPS = 32
 COMMIT_S, SAY_S = 5.0, 10.0
@@ -165,8 +167,8 @@ def _check(known: argparse.Namespace) -> None:
         value = getattr(known, name)
         if value is not None and value < least:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least {least}, not {value}")
-    if known.workers and known.envs % known.workers:
-        raise ConfigError(f"--envs {known.envs} do not split evenly over --workers {known.workers}")
+    if known.workers > known.envs:
+        raise ConfigError(f"--workers {known.workers} is more than --envs {known.envs}: each needs one at least")
     if known.expert and known.random:
         raise ConfigError("--expert and --random are two ways to act: choose one")
     if (known.task or known.schedule) and not known.expert:
@@ -315,8 +317,10 @@ def _fill(actor: RecordActor, wish: RecordRequest, stop: StopRequest, tell: Call
             while not keeper.is_done and not stop:
                 keeper.take(sampler.collect(policy))
                 for fault in sampler.faults():
+                    keeper.line.clear()
                     tell(fault)
         finally:
+            keeper.line.clear()
             sampler.close()
     return keeper.num_held
 
@@ -333,7 +337,8 @@ class _Keeper:
         aim: Aim | None = None,
     ) -> None:
         self._store, self._wish, self._tell, self._aim = store, wish, tell, aim
-        self._attempts = Attempts(num_envs)
+        # who is told in another way watches no terminal
+        self._attempts, self.line = Attempts(num_envs), LiveLine(sys.stdout if tell is show else io.StringIO())
         live = store.live
         self.num_held, self._steps = len(live["id"]), int(live["step"].max(initial=0))
         # a recording that goes on plays other episodes than before: which of those failed is not on record
@@ -361,8 +366,11 @@ class _Keeper:
         if now >= self._commit_at_s:
             self._store.commit()
             self._commit_at_s = now + COMMIT_S
-        if now >= self._say_at_s:
-            self._tell(f"{self._store.directory.name}: {self.num_held} of {self._wish.episodes} episodes")
+        told = f"{self._store.directory.name}: {self.num_held} of {self._wish.episodes} episodes"
+        if self.line.is_due:
+            self.line.show(f"{told}, {self._attempts.settled} attempts, {count(self._steps)} steps")
+        if now >= self._say_at_s and not self.line.is_seen:
+            self._tell(told)
             self._say_at_s = now + SAY_S
 
     def _wants(self, success: float) -> bool:

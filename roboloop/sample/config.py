@@ -7,6 +7,7 @@ from typing import Literal
 
 from roboloop.core.config import RESOURCE
 from roboloop.core.errors import ConfigError
+from roboloop.core.parts import split_evenly
 
 
 @dataclass(frozen=True)
@@ -14,7 +15,8 @@ class SampleConfig:
     """Who steps the environments; ``groups`` is part of the maths, ``workers`` only of the resources."""
 
     groups: int = 1
-    """Parts of the environments that one policy call serves, each with its own random stream."""
+    """Parts of the environments that one policy call serves, each with its own random stream; sizes differ by one where
+    ``env.num_envs`` is no multiple."""
     workers: int = field(default=0, metadata=RESOURCE)
     """Processes that step the groups; 0 = this one. In lock step it never changes a bit of the result."""
     on: Literal["processes", "ray"] = field(default="processes", metadata=RESOURCE)
@@ -61,10 +63,12 @@ class SampleConfig:
                 raise ConfigError(f"config key 'sample.{name}' must be above 0, not {getattr(self, name)}")
         if self.real_time != "off":
             self._check_real_time(num_envs)
-        if num_envs % self.groups:
-            raise ConfigError(f"env.num_envs {num_envs} does not split into sample.groups {self.groups} equal groups")
-        if self.workers and self.groups % self.workers:
-            raise ConfigError(f"sample.groups {self.groups} do not split evenly over sample.workers {self.workers}")
+        for name, number, of, most in (
+            ("sample.groups", self.groups, "env.num_envs", num_envs),
+            ("sample.workers", self.workers, "sample.groups", self.groups),
+        ):
+            if number > most:
+                raise ConfigError(f"{name} {number} is more than {of} {most}: each needs one at least")
         if self.inference == "central" and self.workers:
             raise ConfigError(
                 "sample.inference 'central' gives every environment its own process: leave sample.workers at 0"
@@ -73,6 +77,10 @@ class SampleConfig:
             raise ConfigError("sample.free_running needs sample.workers: at least 1")
         self._check_most()
         self._check_ray()
+
+    def rollout_envs(self, num_envs: int) -> set[int]:
+        """Return how many environments the rollouts have; groups that run free deliver each its own."""
+        return {len(part) for part in split_evenly(num_envs, self.groups)} if self.free_running else {num_envs}
 
     def _check_most(self) -> None:
         for name, most in (("steps", 10**6), ("queue", 10_000), ("workers", 10_000)):

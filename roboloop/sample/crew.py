@@ -14,6 +14,7 @@ import numpy as np
 from roboloop.core.child import START_S
 from roboloop.core.config import to_dict
 from roboloop.core.errors import Diverged, WorkerLost
+from roboloop.core.parts import split_evenly
 from roboloop.core.state import counts_from
 from roboloop.core.types import EpisodeEnd, PortablePolicy, Rollout, State
 from roboloop.data.rollouts import lost_envs
@@ -83,10 +84,8 @@ class WorkerPool:
         self._cut: dict[int, tuple[int, ...]] = {}
         self.faults: list[str] = []
         self.counts = {"restarts": 0, "env_faults": 0, "renewed": 0}
-        per_worker = len(self.plans) // cfg.workers
         self._workers: list[WorkerSlot] = []
-        for number in range(cfg.workers):
-            groups = list(range(number * per_worker, (number + 1) * per_worker))
+        for number, groups in enumerate(map(list, split_evenly(len(self.plans), cfg.workers))):
             self._workers.append(WorkerSlot(number, groups, self._start(number, groups, lost=False)))
         # a sampler that is dropped without close() takes its processes with it
         self._finalizer = weakref.finalize(self, _stop_all, self._workers, self._place)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from roboloop.core.errors import DataError, Diverged, WorkerLost
+from roboloop.core.parts import split_evenly
 from roboloop.core.raised import place_of
 from roboloop.core.rng import derive, get_rng_state, set_rng_state, stream
 from roboloop.core.types import Array, Decision, Env, EpisodeEnd, Policy, RewardAware, Rollout, State
@@ -305,6 +306,5 @@ class EnvGroup:
 
 
 def plans(num_envs: int, groups: int, seed: int) -> list[GroupPlan]:
-    """Return how the environments fall into groups."""
-    size = num_envs // groups
-    return [GroupPlan(g, g * size, size, seed) for g in range(groups)]
+    """Return how the environments fall into groups; the first ones have one more where they do not split evenly."""
+    return [GroupPlan(g, envs.start, len(envs), seed) for g, envs in enumerate(split_evenly(num_envs, groups))]

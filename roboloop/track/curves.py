@@ -109,14 +109,26 @@ def grouped(
 
 
 def summarise(xs: Sequence[Floats], ys: Sequence[Floats]) -> CurveLine | None:
-    """Return the centre and band of several curves where all have data; None where they share nothing."""
-    shared = on_one_grid(xs, ys)
-    if shared is None:
+    """Return the centre and band of several curves where all have data, or of whichever do where they share nothing."""
+    if not xs:
         return None
+    shared = on_one_grid(xs, ys)
+    if shared is None:  # seeds that were evaluated at different steps are drawn all the same
+        return _of_whichever(xs, ys)
     grid, table = shared
     if len(table) < IQM_SEEDS:
         return CurveLine(grid, mean(table.T), table.min(axis=0), table.max(axis=0))
     return CurveLine(grid, iqm(table.T), *bootstrap_band(table, iqm))
+
+
+def _of_whichever(xs: Sequence[Floats], ys: Sequence[Floats]) -> CurveLine:
+    """Return at each point the mean, minimum and maximum of the curves that reach it."""
+    grid = np.unique(np.concatenate(xs))
+    reached = np.stack([(grid >= x[0]) & (grid <= x[-1]) for x in xs])
+    table = np.stack([np.interp(grid, x, y) for x, y in zip(xs, ys, strict=True)])
+    centre = np.where(reached, table, 0.0).sum(axis=0) / reached.sum(axis=0)
+    low, high = (np.where(reached, table, end) for end in (np.inf, -np.inf))
+    return CurveLine(grid, centre, low.min(axis=0), high.max(axis=0))
 
 
 def on_one_grid(xs: Sequence[Floats], ys: Sequence[Floats]) -> tuple[Floats, Floats] | None:

@@ -106,14 +106,18 @@ def _draw_group(axes: Axes, index: int, xs: Sequence[Floats], ys: Sequence[Float
     summary = summarise(xs, ys)
     if len(xs) > 1 and not crowded:
         for x, y in zip(xs, ys, strict=True):
-            axes.plot(x, y, color=colour, linewidth=0.7, alpha=0.3, zorder=2)
+            axes.plot(x, y, color=colour, linewidth=0.7, marker=_dot(x), markersize=3, alpha=0.3, zorder=2)
     if summary is None:
         return
     if len(xs) > 1:
         alpha = 0.08 if crowded else 0.16
         axes.fill_between(summary.x, summary.low, summary.high, color=colour, alpha=alpha, linewidth=0, zorder=1)
-    marker = "o" if len(summary.x) == 1 else None  # a line of one point is invisible
-    axes.plot(summary.x, summary.centre, style, color=colour, linewidth=2.0, marker=marker, markersize=4, zorder=3)
+    dot = _dot(summary.x)
+    axes.plot(summary.x, summary.centre, style, color=colour, linewidth=2.0, marker=dot, markersize=4, zorder=3)
+
+
+def _dot(x: Floats) -> str | None:
+    return "o" if len(x) == 1 else None  # a line of one point is invisible
 
 
 def dress(axes: Axes, measure: str) -> None:

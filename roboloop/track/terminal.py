@@ -139,18 +139,19 @@ class LiveLine:
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
-        self._is_seen = self._stream.isatty()
+        self.is_seen = self._stream.isatty()
+        """Whether anybody watches."""
         self._began_s, self._next_s = time.monotonic(), -math.inf
         self._is_empty = True
 
     @property
     def is_due(self) -> bool:
         """Whether a text would be shown now."""
-        return self._is_seen and time.monotonic() >= self._next_s
+        return self.is_seen and time.monotonic() >= self._next_s
 
     def show(self, text: str) -> None:
         """Replace the line, with the time since the beginning behind the text."""
-        if self._is_seen:
+        if self.is_seen:
             now_s = time.monotonic()
             text = f"{printable(text)}, {duration(now_s - self._began_s)}"
             self._write(text[: shutil.get_terminal_size().columns - 1])
@@ -158,7 +159,7 @@ class LiveLine:
 
     def clear(self) -> None:
         """Empty the line: before anything else is printed, and at the end."""
-        if self._is_seen and not self._is_empty:
+        if self.is_seen and not self._is_empty:
             self._write("")
             self._is_empty, self._next_s = True, -math.inf
 
@@ -166,7 +167,7 @@ class LiveLine:
         try:
             print(f"\r{text}\x1b[K", end="", file=self._stream, flush=True)
         except OSError:  # the terminal has gone
-            self._is_seen = False
+            self.is_seen = False
 
 
 def _start_live(stream: TextIO) -> Live:

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from roboloop.cli import main
 from roboloop.data.dataset import Dataset
 from roboloop.data.store import StoreWriter
 from tests.cli.test_cli import roboloop
@@ -39,6 +40,23 @@ def test_info_says_what_is_in_a_dataset(pictures, tmp_path):
     assert "p90" in done.stdout
     assert "####" in done.stdout
     assert (tmp_path / "s" / "sheet.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_info_counts_bytes_per_step_of_live_episodes_and_says_how_many_are_dead(pictures, capsys):
+    def disk_line():
+        assert main(["dataset", "info", str(pictures)]) == 0
+        return next(line for line in capsys.readouterr().out.splitlines() if line.startswith("disk"))
+
+    assert "evicted" not in disk_line()
+    before = Dataset.open(pictures).table["bytes"].sum()
+    with StoreWriter(pictures, Dataset.open(pictures).schema) as store:
+        store.evict([number for number in store.live["id"].tolist() if number % 3])
+    data, shards = Dataset.open(pictures), sum(file.stat().st_size for file in (pictures / "shards").iterdir())
+    live = int(data.table["bytes"].sum())
+    assert live < shards <= before  # a shard with one live episode keeps its size
+    said = re.search(r", ([\d.]+)kB of it of evicted or unfinished episodes, (\d+) bytes/step", disk_line())
+    assert float(said[1]) == pytest.approx((shards - live) / 1000, rel=0.01)
+    assert int(said[2]) == round(live / data.num_steps)
 
 
 def test_verify_names_the_damage_and_repair_drops_it(pictures):

@@ -39,6 +39,15 @@ def test_a_dataset_goes_out_and_comes_in_again(numbers, tmp_path, name):
         assert roboloop("dataset", "verify", tmp_path / "b").returncode == 0
 
 
+@pytest.mark.parametrize("name", OUT)
+def test_a_relative_path_is_as_good_as_an_absolute_one(numbers, tmp_path, name, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["dataset", "export", "a", f"x/{OUT[name]}", "--format", name]) == 0
+    if FORMATS[name].read:
+        assert main(["dataset", "import", f"x/{OUT[name]}", "b", "--format", name]) == 0
+        assert numbers_in(Dataset.open(tmp_path / "b")) == list(range(5))
+
+
 def test_the_experience_of_a_run_is_cloned(tmp_path):
     done = roboloop("train", *TINY, "--experiment", "a", "--runs-dir", tmp_path)
     assert done.returncode == 0, done.stderr

@@ -40,6 +40,29 @@ def test_an_expert_is_watched_too(monkeypatch, capsys) -> None:
     assert "\r0/2 episodes, " in screen.getvalue()
 
 
+def test_a_recording_shows_how_far_it_is(tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(terminal, "_LIVE_EVERY_S", 0.0)
+    screen, words = Terminal(), ("record", "tiny/point", "--random", "--episodes", "20", "--out")
+    monkeypatch.setattr(sys, "stdout", screen)
+    assert cli.main([*words, str(tmp_path / "seen")]) == 0
+    lines = screen.getvalue().split("\r")
+    assert any(line.startswith("seen: ") and " of 20 episodes, " in line and " attempts, " in line for line in lines)
+    assert lines[-1].startswith("\x1b[K")
+    assert ": 20 episodes, " in lines[-1]
+    pipe = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", pipe)
+    assert cli.main([*words, str(tmp_path / "unseen")]) == 0
+    assert pipe.getvalue().count("\n") == 1
+
+
+def test_an_export_shows_how_far_its_proof_is(tiny, tmp_path, monkeypatch, capsys) -> None:
+    pytest.importorskip("onnxruntime")
+    path, screen = str(train(tiny(steps=100, eval={"episodes": 0}))), Terminal()
+    run(monkeypatch, capsys, screen, "export", path, "--checkpoint", "last", "--onnx", str(tmp_path / "a.onnx"))
+    assert "\rcompared over 63/64 steps, 0:0" in screen.getvalue()
+    assert screen.getvalue().endswith("\r\x1b[K")
+
+
 def test_the_benchmark_of_forward_passes_names_the_case_that_it_is_at(monkeypatch, capsys) -> None:
     screen = Terminal()
     case = "sac 256x256 obs 6"

@@ -112,7 +112,10 @@ def test_what_was_committed_when_it_was_stopped_is_a_dataset_that_can_be_gone_on
         (["tiny/point", "--random", "--max-attempts", "0"], "--max-attempts"),
         (["tiny/point", "--random", "--noise", "-1"], "noise must not be negative"),
         (["tiny/recall", "--random", "--noise", "2"], "at most 1"),
-        (["tiny/point", "--random", "--envs", "3", "--workers", "2"], "do not split evenly"),
+        (
+            ["tiny/point", "--random", "--envs", "2", "--workers", "3"],
+            "--workers 3 is more than --envs 2: each needs one",
+        ),
         (["tiny/point", "--random", "--expert"], "choose one"),
         (["tiny/point", "--random", "--target", "3"], "--target is for the policy of a run"),
         (["tiny/point", "tiny/point", "--random"], "twice"),

@@ -81,6 +81,12 @@ def test_seeds_make_one_line_with_a_band(tmp_path):
     assert band["high"] == [2, 3, 4, 5, 6]
 
 
+def test_seeds_that_were_evaluated_at_different_steps_are_no_blank_chart(tmp_path):
+    runs = [make_run(tmp_path, f"sac/reach/{seed}", [{"step": 50 + seed, "train/return": seed}]) for seed in range(2)]
+    (band,) = curves(client(tmp_path), *runs, by="group").json()["lines"]
+    assert (band["x"], band["y"], band["seeds"]) == ([50, 51], [0, 1], 2)
+
+
 def test_a_long_log_is_a_sketch_first_and_whole_when_it_was_read(tmp_path):
     rows = [{"step": i, "train/return": 1000.0 if i == 77_777 else float(i % 7)} for i in range(100_000)]
     run = make_run(tmp_path, rows=rows)

@@ -166,3 +166,9 @@ def test_known_ids_lists_every_suite() -> None:
     ids = known_ids()
     assert {env_id.partition("/")[0] for env_id in ids} == set(registry.SUITES)
     assert len(ids) == len(set(ids))
+
+
+def test_a_suite_that_lists_no_ids_is_no_fault(monkeypatch) -> None:
+    before = known_ids()
+    monkeypatch.setitem(registry.SUITES, "mine", "my_package.suite:make")
+    assert known_ids() == before

@@ -163,6 +163,8 @@ def test_what_cannot_be_is_said_before_anything_starts(runs, keys, message):
         ("--seeds 0 -5", "none below 0, not [0, -5]"),
         ("--axis sample.real_time off sometimes", "not 'sometimes'"),
         (f"--axis algo.gamma {10**400}", "config key 'algo.gamma' is too large"),
+        ("--axis device cpu cuda:99", "'device' must be one that is here, not 'cuda:99'"),
+        ("--device gpu", "'device' must be cpu, cuda or another device of torch, not 'gpu'"),
         ("extra", "roboloop: unexpected word 'extra': config keys are given as --KEY VALUE"),
     ],
 )

@@ -97,6 +97,7 @@ def test_what_does_not_fit_is_refused_in_one_line(run, capsys):
     assert "--std is a deviation above 0" in said(capsys, *record, "--std", 0.1)
     assert "--std is a deviation above 0" in said(capsys, *record, "--explore", "--std", 0)
     assert "--env is for the policy of a run" in said(capsys, "eval", "--expert", "play/reach", "--env", "play/grasp")
+    assert "--video is for the policy of a run" in said(capsys, "eval", "--expert", "play/reach", "--video")
     assert "--env is for the policy of a run" in said(
         capsys, "record", "play/reach", "--expert", "--episodes", 1, "--env", "play/grasp"
     )

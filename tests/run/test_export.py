@@ -25,6 +25,7 @@ from roboloop.core.errors import ConfigError  # noqa: E402
 from roboloop.core.types import Array, EnvSpec, PortablePolicy  # noqa: E402
 from roboloop.run.export import PARITY_LIMIT, OnnxPolicy  # noqa: E402
 from roboloop.run.rundir import RunDir  # noqa: E402
+from tests.algos import test_multitask_sac as multitask_sac  # noqa: E402
 from tests.algos import test_pixel_sac as pixel_sac  # noqa: E402
 from tests.algos.test_bc_heads import AUXILIARY  # noqa: E402
 from tests.algos.test_bc_heads import make as make_heads  # noqa: E402
@@ -139,6 +140,15 @@ def test_behaviour_cloning(spec):
     for _ in range(3):
         learner.update(next(source))
     assert_exported_acts_alike(shaken(learner.policy), spec)
+
+
+def test_one_network_for_several_tasks_and_none_with_heads_or_modules():
+    plain = SAC(multitask_sac.NETS["plain"], multitask_sac.SPEC, 1, seed=0)
+    plain.update(next(multitask_sac.batches()))
+    assert_exported_acts_alike(shaken(plain.policy), multitask_sac.SPEC)
+    for net in ("heads", "soft"):
+        with pytest.raises(ConfigError, match=r"only one with algo\.net 'plain' can"):
+            graph.onnx_model(SAC(multitask_sac.NETS[net], multitask_sac.SPEC, 1, seed=0).policy)
 
 
 def test_what_cannot_be_exported_is_named():

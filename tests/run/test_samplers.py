@@ -7,6 +7,7 @@ import pytest
 
 from roboloop.algos.sac.sac import SAC as SAC_ALGORITHM
 from roboloop.core.config import override
+from roboloop.core.errors import ConfigError
 from roboloop.run.background import BackgroundEvaluator
 from roboloop.run.rundir import RunDir
 from roboloop.track.read import read_jsonl
@@ -45,6 +46,35 @@ def test_a_run_with_workers_in_lock_step_equals_the_serial_one_bit_for_bit(tiny,
     serial = train(tiny(experiment="serial", **with_workers(changes)))
     parallel = train(tiny(experiment="parallel", **with_workers(changes, workers=2)))
     assert_same(serial, parallel)
+
+
+@pytest.mark.parametrize("changes", [SAC, PPO], ids=["sac", "ppo"])
+def test_more_environments_than_fall_evenly_into_groups_train_the_same_bits_in_any_number_of_workers(tiny, changes):
+    uneven = {**changes, "env": {**changes["env"], "num_envs": 8}, "steps": 320}
+    serial = train(tiny(experiment="serial", **{**uneven, "sample": {"groups": 5}}))
+    path = train(tiny(experiment="parallel", **{**uneven, "sample": {"groups": 5, "workers": 3}}), crash_after=2)
+    resume(path)
+    assert_same(serial, path)
+
+
+def test_groups_of_different_size_run_free_where_a_replay_is_learned_from(tiny):
+    free = {"groups": 3, "workers": 2, "free_running": True}
+    rows = read_jsonl(train(tiny(**{**SAC, "env": {"num_envs": 5}, "sample": free})) / "metrics.jsonl")
+    assert rows[-1]["step"] >= 400
+    with pytest.raises(ConfigError, match=r"ppo needs groups of equal size: env\.num_envs 5 is no multiple"):
+        tiny(**{**PPO, "env": {"num_envs": 5}, "sample": free}).check()
+
+
+@pytest.mark.parametrize(
+    ("sample", "said"),
+    [
+        ({"groups": 5}, "sample.groups 5 is more than env.num_envs 4"),
+        ({"groups": 2, "workers": 3}, "sample.workers 3 is more than sample.groups 2"),
+    ],
+)
+def test_a_group_without_environment_and_a_worker_without_group_are_refused(tiny, sample, said):
+    with pytest.raises(ConfigError, match=said):
+        tiny(env={"num_envs": 4}, sample=sample).check()
 
 
 @pytest.mark.parametrize("changes", [SAC, PPO, DOOM], ids=["sac", "ppo", "doom"])

@@ -31,10 +31,10 @@ def build():
     """Make samplers that are closed when the test ends."""
     made = []
 
-    def make_sampler(policy, env=CONFIG, free=False, steps=5, **cfg):
+    def make_sampler(policy, env=CONFIG, free=False, steps=5, num_envs=NUM_ENVS, **cfg):
         cfg = SampleConfig(**{"groups": 2, "workers": 2, "free_running": free, **cfg})
-        shape = RolloutShape(make(env).spec, steps, NUM_ENVS, 1, False, policy.memory_size)
-        crew = WorkerPool(env, plans(NUM_ENVS, cfg.groups, 0), shape, cfg, cfg.queue if free else 1, [policy])
+        shape = RolloutShape(make(env).spec, steps, num_envs, 1, False, policy.memory_size)
+        crew = WorkerPool(env, plans(num_envs, cfg.groups, 0), shape, cfg, cfg.queue if free else 1, [policy])
         made.append(FreeSampler(crew) if free else LockStepSampler(crew))
         return made[-1]
 
@@ -43,9 +43,9 @@ def build():
         sampler.close()
 
 
-def serial(env=CONFIG, steps=5, groups=2):
-    shape = RolloutShape(make(env).spec, steps, NUM_ENVS, 1, False, memory_size=2)
-    return SerialSampler(lambda _: make(env), plans(NUM_ENVS, groups, 0), shape)
+def serial(env=CONFIG, steps=5, groups=2, num_envs=NUM_ENVS):
+    shape = RolloutShape(make(env).spec, steps, num_envs, 1, False, memory_size=2)
+    return SerialSampler(lambda _: make(env), plans(num_envs, groups, 0), shape)
 
 
 def policy():
@@ -59,6 +59,33 @@ def test_workers_in_lock_step_collect_the_same_bits_as_the_serial_sampler(build,
     for _ in range(4):
         assert equal(fields(ours.collect(a)), fields(theirs.collect(b)))
         a.improve(), b.improve()
+
+
+def test_groups_of_different_size_over_workers_with_different_numbers_of_groups_are_the_same_bits(build):
+    a, b = policy(), policy()
+    uneven = {"num_envs": 8, "groups": 5}
+    theirs, ours = build(b, workers=3, **uneven), serial(**uneven)
+    assert [plan.num_envs for plan in plans(8, 5, 0)] == [2, 2, 2, 1, 1]
+    for _ in range(3):
+        assert equal(fields(ours.collect(a)), fields(theirs.collect(b)))
+        a.improve(), b.improve()
+    moved = serial(**uneven)
+    moved.load(theirs.state())
+    assert equal(fields(moved.collect(a)), fields(theirs.collect(b)))
+
+
+def test_groups_of_different_size_that_run_free_give_every_step_of_every_environment_once(build):
+    p = policy()
+    s = build(p, free=True, steps=7, num_envs=5, groups=2)
+    seen = {env: [] for env in range(5)}
+    while min(len(rows) for rows in seen.values()) < 14:
+        rollout = s.collect(p)
+        assert (rollout.first_env, rollout.reward.shape[1]) in ((0, 3), (3, 2))
+        for column in range(rollout.reward.shape[1]):
+            seen[rollout.first_env + column] += rollout.obs[:-1, column].tolist()
+    expected = serial(steps=max(len(rows) for rows in seen.values()), num_envs=5).collect(policy())
+    for env, rows in seen.items():
+        assert rows[::7] == expected.obs[: len(rows) : 7, env].tolist()
 
 
 def test_a_state_moves_between_serial_and_parallel_samplers(build):

@@ -105,6 +105,15 @@ def test_a_line_goes_only_as_far_as_all_its_seeds() -> None:
     assert (summary.low.tolist(), summary.high.tolist()) == ([0, 1], [2, 3])
 
 
+def test_seeds_that_were_evaluated_at_different_steps_are_a_line_nevertheless() -> None:
+    summary = summarise([np.array([50.0]), np.array([60.0, 70.0]), np.array([65.0, 75.0])],
+                        [np.array([1.0]), np.array([2.0, 4.0]), np.array([0.0, 4.0])])  # fmt: skip
+    assert summary is not None
+    assert summary.x.tolist() == [50, 60, 65, 70, 75]
+    assert summary.centre.tolist() == [1, 2, 1.5, 3, 4]
+    assert (summary.low.tolist(), summary.high.tolist()) == ([1, 2, 0, 2, 4], [1, 2, 3, 4, 4])
+
+
 def test_nothing_to_plot_and_unknown_groups_are_said_in_one_line(tmp_path: Path) -> None:
     run = make_run(tmp_path, "sac", 0, source="other")
     with pytest.raises(DataError, match="nothing to plot"):

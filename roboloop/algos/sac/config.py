@@ -141,11 +141,11 @@ class MTSACConfig(SACSettings):
 def _check_groups(experiment: Any) -> None:
     """Refuse groups that run freely without an environment of each task."""
     num_tasks = len(registry.task_set(experiment.env.id))
-    in_group = experiment.env.num_envs // experiment.sample.groups
-    if experiment.sample.free_running and num_tasks and in_group % num_tasks:
-        raise ConfigError(
-            f"with sample.free_running each group needs every task: {in_group} envs are no multiple of {num_tasks}"
-        )
+    for in_group in sorted(experiment.sample.rollout_envs(experiment.env.num_envs)):
+        if num_tasks and in_group % num_tasks:
+            raise ConfigError(
+                f"with sample.free_running each group needs every task: {in_group} envs are no multiple of {num_tasks}"
+            )
 
 
 SPEC = AlgorithmSpec("sac", SACConfig, "replay", "roboloop.algos.sac.sac:make", "roboloop.algos.sac.sac:load_policy")

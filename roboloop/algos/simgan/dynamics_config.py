@@ -110,8 +110,7 @@ def _check_lags(experiment: Any) -> None:
     """Refuse rollouts that do not hold all environments in order where windows reach back."""
     check_split(experiment)
     env, sample, batch = experiment.env, experiment.sample, experiment.rollout.batch_envs
-    in_each = env.num_envs // (sample.groups if sample.free_running else 1)
-    if experiment.algo.max_lag and not in_each == (batch or env.num_envs) == env.num_envs:
+    if experiment.algo.max_lag and not sample.rollout_envs(env.num_envs) == {batch or env.num_envs} == {env.num_envs}:
         raise ConfigError("windows with lags look back on the rollout before: they need all envs in each, in order")
 
 
