@@ -40,7 +40,7 @@ class Replay:
         self._saved = np.zeros(num_envs, dtype=np.int64)  # rows already in the journal
         self._env_index = np.arange(num_envs)
         self._batch = self._allocate(spec)
-        self._shifts = Shifts(self._batch.obs, needs.shift_px)
+        self._shifts = Shifts(self._batch.obs, spec, needs.shift_px)
 
     def _allocate(self, spec: EnvSpec) -> Batch:
         n, stack = self.needs.size, self.needs.frame_stack

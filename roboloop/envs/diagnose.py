@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from roboloop.core.errors import UserError, needs_extra
+from roboloop.core.fields import MASK
 from roboloop.core.types import Array, Env, EnvSpec, State
 from roboloop.envs import check, registry
 from roboloop.envs.config import EnvConfig
@@ -20,7 +21,6 @@ from roboloop.envs.findings import Findings, Unusable, where
 from roboloop.envs.gym.check import GymCheck
 from roboloop.envs.gym.world import ATARI, DEFAULT_HORIZON, raw
 from roboloop.envs.headless import usable_backend
-from roboloop.envs.spaces import MASK
 
 BUDGET_S = 10.0
 """Longest time for which an environment is played at random, in seconds."""
