@@ -85,7 +85,11 @@ class Env(Protocol):
 
 
 class EpisodeEnd(NamedTuple):
-    """One finished episode, as the sampler saw it."""
+    """One finished episode, as the sampler saw it.
+
+    One of length 0 says that row ``t`` is no step: the environment was being reset, in a step of its simulator, after
+    the episode of this number. Nothing is learned from such a row.
+    """
 
     env: int
     episode: int

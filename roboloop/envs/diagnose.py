@@ -113,7 +113,7 @@ def examine(cfg: EnvConfig, found: Findings, steps: int) -> EnvFacts | None:
 def first_look(cfg: EnvConfig, found: Findings) -> None:
     """Take a few steps in an environment of the user's own; no random stream of this process is changed."""
     suite, _ = registry.split(cfg.id)
-    if suite != "gym" and registry.SUITES[suite].startswith("roboloop."):
+    if suite not in ("gym", "gymvec") and registry.SUITES[suite].startswith("roboloop."):
         return  # ours are checked by our tests
     try:
         with _undisturbed():

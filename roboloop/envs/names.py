@@ -131,6 +131,9 @@ GYM = (
 )
 """Gymnasium's common tasks; the lander, the walker and the car need the extra box2d, ALE's games atari."""
 
+GYMVEC = ("CartPole-v1",)
+"""Those of them that come with a vector environment."""
+
 DMC = (
     "acrobot-swingup",
     "acrobot-swingup_sparse",

@@ -19,10 +19,12 @@ from roboloop.envs.auxiliary import Aimed, AuxiliaryTasks
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.headless import check_pictures, usable_backend
 from roboloop.envs.task_set import SEPARATOR, MemberEnv, MemberExperts
+from roboloop.envs.vector import VectorWorld
 
 SUITES = {
     "metaworld": "roboloop.envs.metaworld.world:make",
     "gym": "roboloop.envs.gym.world:make",
+    "gymvec": "roboloop.envs.gymvec.world:make",
     "dmc": "roboloop.envs.dmc.world:make",
     "doom": "roboloop.envs.doom.world:make",
     "tiny": "roboloop.envs.tiny.world:make",
@@ -37,6 +39,9 @@ SUITES = {
     "soft": "roboloop.envs.soft.suite:make",
 }
 """Suite -> ``module:function`` of ``make(task, cfg, evaluation)``."""
+
+VECTOR = {"gymvec": "roboloop.envs.gymvec.world:make_vector"}
+"""Suite -> ``module:function`` of ``make_vector(task, cfg, num_envs)``, where one simulator steps many environments."""
 
 EXPERTS = {
     "metaworld": "roboloop.envs.metaworld.world:scripted_policy",
@@ -59,6 +64,7 @@ RIGS = {"panda": "roboloop.envs.panda.server:serve"}
 PACKAGES = {
     "metaworld": ("metaworld", "mujoco"),
     "gym": ("gymnasium", "mujoco"),
+    "gymvec": ("gymnasium",),
     "dmc": ("dm_control", "mujoco"),
     "doom": ("vizdoom", "cv2"),
     "tiny": (),
@@ -143,6 +149,7 @@ def known_ids() -> list[str]:
     tasks = {
         "metaworld": (*names.METAWORLD, *names.METAWORLD_SETS),
         "gym": names.GYM,
+        "gymvec": names.GYMVEC,
         "dmc": names.DMC,
         "doom": names.DOOM,
         "tiny": names.TINY,
@@ -175,6 +182,19 @@ def make(cfg: EnvConfig, evaluation: bool = False, column: int = 0) -> Env:
             return make_one(task, cfg, evaluation)
         number = column % len(tasks)
         return MemberEnv(make_one(tasks[number], cfg, evaluation), task, tasks, number)
+
+
+def vector_maker(cfg: EnvConfig) -> Callable[[int], VectorWorld] | None:
+    """Return what makes one simulator of so many environments; None where each has its own."""
+    suite, task = split(cfg.id)
+    if suite not in VECTOR:
+        return None
+
+    def make_vector(num_envs: int) -> VectorWorld:
+        with _needs(suite):
+            return cast("VectorWorld", resolve(VECTOR[suite])(task, cfg, num_envs))
+
+    return make_vector
 
 
 def check_columns(cfg: EnvConfig) -> None:

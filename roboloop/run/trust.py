@@ -59,4 +59,6 @@ def _named(config: Experiment) -> Iterator[tuple[str, str]]:
 def _modules_of(env_id: str) -> list[str]:
     """Return the modules that are imported to make an environment, beside those of its suite."""
     suite, task = registry.split(env_id)
-    return [part.rpartition(":")[0] for part in task.split(SEPARATOR) if ":" in part] if suite == "gym" else []
+    return (
+        [part.rpartition(":")[0] for part in task.split(SEPARATOR) if ":" in part] if suite in ("gym", "gymvec") else []
+    )

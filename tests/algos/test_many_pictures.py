@@ -64,7 +64,9 @@ def test_gradients_of_each_pictures_convolutions_equal_autograd(frames: int) -> 
     seen, vectors = [], []
     for obs in (batch.obs, batch.next_obs):
         parts = [
-            convolve(under(name, critics), torch.from_numpy(obs[field].reshape(16, frames * shape[0], *shape[1:])).double())
+            convolve(
+                under(name, critics), torch.from_numpy(obs[field].reshape(16, frames * shape[0], *shape[1:])).double()
+            )
             for name, field, shape in (("conv", "front", FRONT), ("conv1", "wrist", WRIST))
         ]
         seen.append(torch.cat(parts, 1))
