@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from roboloop.core.errors import ConfigError
 from roboloop.core.rng import derive
 from roboloop.core.types import Array, Env, Policy, Rollout, State
 from roboloop.envs import registry
@@ -88,6 +89,8 @@ class VectorGroup(EnvGroup):
         try:
             result = self._world.step(out.action[t])
             self._check_all(result.obs, result.reward)
+        except ConfigError:
+            raise  # another simulator of the same kind would not do either
         except Exception as error:
             self._replace_all(t, error, policy, out)
             return

@@ -1,6 +1,6 @@
 """A simulator that steps many environments by one call: points in a plane, in NumPy."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -12,7 +12,7 @@ from gymnasium.vector.utils import batch_space
 class Points(VectorEnv[Any, Any, Any]):
     """Each column steers a point with inertia to a goal; all of them are rows of three arrays."""
 
-    metadata = {"autoreset_mode": AutoresetMode.DISABLED}
+    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": AutoresetMode.DISABLED}
 
     def __init__(self, num_envs: int, max_episode_steps: int = 50) -> None:
         self.num_envs, self.horizon = num_envs, max_episode_steps

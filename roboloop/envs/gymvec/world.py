@@ -7,6 +7,7 @@ result holds the true last observation of an episode, and says where a step was 
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -117,7 +118,7 @@ class GymVectorWorld:
 
     def render(self) -> Array:
         """Return a picture of the first environment."""
-        frames = self.env.render()
+        frames: Any = self.env.render()
         if frames is None or not len(frames):
             raise ConfigError(f"env 'gymvec/{self._task}' gives no pictures: it has no render mode 'rgb_array'")
         picture: Array = np.asarray(as_numpy(frames[0])).astype(np.uint8)
@@ -146,7 +147,8 @@ class FirstColumn(ReplayWorld):
 
     def start(self, seed: int) -> Array:
         """Begin the episode of this seed."""
-        return self._world.reset([seed])[0]
+        first: Array = self._world.reset([seed])[0]
+        return first
 
     def advance(self, action: Array, repeat: int) -> Outcome:
         """Take a step."""
@@ -222,14 +224,13 @@ def _make(task: str, cfg: EnvConfig, num_envs: int, evaluation: bool) -> GymVect
     made_by = load_env_creator(creator) if isinstance(creator, str) else creator
     if num_envs == 1 and "rgb_array" in getattr(made_by, "metadata", {}).get("render_modes", ()):
         options["render_mode"] = "rgb_array"
-    way = gymnasium.VectorizeMode.VECTOR_ENTRY_POINT
     try:
-        env = gymnasium.make_vec(spec, num_envs, way, **options)
+        env = _build(spec, num_envs, options)
     except TypeError as error:
         if "max_episode_steps" not in str(error) or wished is None:
             raise
         options.pop("max_episode_steps")
-        env = gymnasium.make_vec(spec, num_envs, way, **options)
+        env = _build(spec, num_envs, options)
         if _mode(task, env) != AutoresetMode.DISABLED:
             raise ConfigError(
                 f"gymvec/{task} ends episodes by itself and takes no max_episode_steps: leave it out"
@@ -238,6 +239,12 @@ def _make(task: str, cfg: EnvConfig, num_envs: int, evaluation: bool) -> GymVect
     if limit is None and _mode(task, env) != AutoresetMode.DISABLED:
         raise ConfigError(f"gymvec/{task} registers no max_episode_steps: say its limit with --env.max-episode-steps")
     return GymVectorWorld(task, env, limit or DEFAULT_HORIZON)
+
+
+def _build(spec: Registered, num_envs: int, options: dict[str, Any]) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is wrong with its metadata, we say ourselves
+        return gymnasium.make_vec(spec, num_envs, gymnasium.VectorizeMode.VECTOR_ENTRY_POINT, **options)
 
 
 def make_vector(task: str, cfg: EnvConfig, num_envs: int) -> VectorWorld:
