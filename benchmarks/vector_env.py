@@ -76,7 +76,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0)
     args = parser.parse_args()
-    print("| columns | gymvec | singly | gymvec / singly | simulator alone | gymvec / alone |\n|---|---|---|---|---|---|")
+    print(
+        "| columns | gymvec | singly | gymvec / singly | simulator alone | gymvec / alone |\n|---|---|---|---|---|---|"
+    )
     for columns in args.columns:
         contenders = {
             "gymvec": collector(columns, True, args.policy),

@@ -4,9 +4,13 @@ import os
 import re
 from pathlib import Path
 
+import pytest
+
 from tests.cli.test_cli import roboloop
 
-PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "extending.md").read_text()
+VECTOR = "A simulator that steps many environments at once"
 SMALL = (
     "--env.max-episode-steps", "40", "--env.eval-max-episode-steps", "40", "--steps", "300", "--warmup-steps", "60",
     "--eval.episodes", "2", "--eval.every-steps", "150", "--checkpoint.every-steps", "50", "--no-tensorboard",
@@ -38,4 +42,37 @@ def test_the_algorithm_of_the_page_trains_shows_its_keys_and_resumes(tmp_path):
     part = tmp_path / "b" / "default" / "Pendulum-v1" / "0"
     assert with_path(tmp_path, "train", "--resume", part, "--steps", "300", "--trust").returncode == 0
     last = Path("checkpoints") / "step-000000000300" / "state.safetensors"
+    assert (part / last).read_bytes() == (run / last).read_bytes()
+
+
+@pytest.mark.parametrize(("title", "example"), [("Several cameras", "cameras"), (VECTOR, "vec")])
+def test_the_files_of_the_page_are_those_of_the_package(title, example):
+    assert file_of(title) == (ROOT / "examples" / "outside" / "outside" / f"{example}.py").read_text()
+
+
+@pytest.mark.parametrize("algo", ["sac", "ppo"])
+def test_the_cameras_of_the_page_train_without_any_flag_about_them(tmp_path, algo):
+    (tmp_path / "my_cameras.py").write_text(file_of("Several cameras"))
+    few = ("--steps", "64", "--warmup-steps", "32", "--algo.batch-size", "8") if algo == "sac" else (
+        "--steps", "32", "--algo.rollout-steps", "32"
+    )  # fmt: skip
+    quick = (*few, "--eval.episodes", "1", "--no-tensorboard")
+    done = with_path(tmp_path, "train", "--algo", algo, "--env", "gym/my_cameras:Cameras-v0", *quick)
+    assert done.returncode == 0, done.stderr
+    assert "done at step" in done.stdout
+
+
+def test_the_simulator_of_the_page_trains_and_resumes_to_the_same_bytes(tmp_path):
+    (tmp_path / "my_points.py").write_text(file_of(VECTOR))
+    words = (
+        "train", "--algo", "ppo", "--env", "gymvec/my_points:Points-v0", "--env.num-envs", "1000", "--no-tensorboard",
+        "--algo.rollout-steps", "16", "--eval.episodes", "2", "--checkpoint.every-steps", "16000",
+    )  # fmt: skip
+    whole = with_path(tmp_path, *words, "--steps", "48000")
+    assert whole.returncode == 0, whole.stderr
+    assert "cannot save its state" not in whole.stdout
+    assert with_path(tmp_path, *words, "--steps", "16000", "--runs-dir", "b").returncode == 0
+    run, part = (tmp_path / root / "default" / "my_points-Points-v0" / "0" for root in ("runs", "b"))
+    assert with_path(tmp_path, "train", "--resume", part, "--steps", "48000", "--trust").returncode == 0
+    last = Path("checkpoints") / "step-000000048000" / "state.safetensors"
     assert (part / last).read_bytes() == (run / last).read_bytes()
