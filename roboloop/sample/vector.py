@@ -184,7 +184,7 @@ class VectorGroup(EnvGroup):
 
     def _load_envs(self, states: list[State]) -> None:
         """Restore the simulator; where nothing was saved, running episodes are lost and others begin."""
-        if states:
+        if states and self._world.can_save:
             self._world.set_state(states[0])
         elif self._started:
             self._lost += [self.plan.first_env + env for env in np.flatnonzero(self._length > 0).tolist()]

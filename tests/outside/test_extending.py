@@ -65,14 +65,14 @@ def test_the_cameras_of_the_page_train_without_any_flag_about_them(tmp_path, alg
 def test_the_simulator_of_the_page_trains_and_resumes_to_the_same_bytes(tmp_path):
     (tmp_path / "my_points.py").write_text(file_of(VECTOR))
     words = (
-        "train", "--algo", "ppo", "--env", "gymvec/my_points:Points-v0", "--env.num-envs", "1000", "--no-tensorboard",
-        "--algo.rollout-steps", "16", "--eval.episodes", "2", "--checkpoint.every-steps", "16000",
+        "train", "--algo", "ppo", "--env", "gymvec/my_points:Points-v0", "--env.num-envs", "200", "--no-tensorboard",
+        "--algo.rollout-steps", "16", "--eval.episodes", "1", "--checkpoint.every-steps", "3200",
     )  # fmt: skip
-    whole = with_path(tmp_path, *words, "--steps", "48000")
+    whole = with_path(tmp_path, *words, "--steps", "9600")
     assert whole.returncode == 0, whole.stderr
     assert "cannot save its state" not in whole.stdout
-    assert with_path(tmp_path, *words, "--steps", "16000", "--runs-dir", "b").returncode == 0
+    assert with_path(tmp_path, *words, "--steps", "3200", "--runs-dir", "b").returncode == 0
     run, part = (tmp_path / root / "default" / "my_points-Points-v0" / "0" for root in ("runs", "b"))
-    assert with_path(tmp_path, "train", "--resume", part, "--steps", "48000", "--trust").returncode == 0
-    last = Path("checkpoints") / "step-000000048000" / "state.safetensors"
+    assert with_path(tmp_path, "train", "--resume", part, "--steps", "9600", "--trust").returncode == 0
+    last = Path("checkpoints") / "step-000000009600" / "state.safetensors"
     assert (part / last).read_bytes() == (run / last).read_bytes()

@@ -22,7 +22,7 @@ from roboloop.core.vouched import vouched
 from roboloop.data.dataset import Dataset
 from roboloop.data.replay import Replay
 from roboloop.data.rollouts import is_step
-from roboloop.envs import EnvConfig, make
+from roboloop.envs import EnvConfig, make, registry
 from roboloop.envs.check import check_env
 from roboloop.envs.gymvec.batch import BatchReader, BatchWriter
 from roboloop.envs.spaces import columns, decoder
@@ -50,9 +50,10 @@ def sampler(env_id: str, num_envs: int, steps: int, groups: int = 1, singly: boo
     return SerialSampler(lambda e: make(cfg), plans(num_envs, groups, 3), rollouts, faults, make_group)
 
 
-@pytest.mark.parametrize("groups", [1, 2])
-def test_a_vector_env_gives_the_episodes_that_its_columns_give_one_by_one(groups: int) -> None:
-    together, apart = (sampler(POINTS, 6, 35, groups, singly) for singly in (False, True))
+@pytest.mark.parametrize(("groups", "frames"), [(1, 1), (2, 1), (1, 3)])
+def test_a_vector_env_gives_the_episodes_that_its_columns_give_one_by_one(groups: int, frames: int) -> None:
+    stack = {"frame_stack": frames, "stacked": frames > 1}
+    together, apart = (sampler(POINTS, 6, 35, groups, singly, **stack) for singly in (False, True))
     policy = UniformPolicy(together.spec)
     for _ in range(4):
         a, b = together.collect(policy), apart.collect(policy)
@@ -118,6 +119,29 @@ def test_a_replay_of_it_holds_steps_alone(env_id: str, steps: int) -> None:
         lengths = np.array([length_of(int(e)) for e in batch.obs[:, 0]])
         is_terminal = (batch.next_obs[:, 1] == lengths) & (batch.obs[:, 0] % 2 == 0)
         assert np.array_equal(batch.discount == 0, is_terminal)
+
+
+def test_the_last_observation_of_a_truncated_episode_is_judged_by_the_acting_policy() -> None:
+    together, apart = (sampler(POINTS, 40, 60, singly=singly) for singly in (False, True))
+    policy = PPO(PPOConfig(rollout_steps=60, processes=1), together.spec, 1, 40, seed=0).policy
+    a, b = together.collect(policy), apart.collect(policy)
+    last = [{end.env: end.last_value for end in rollout.episodes} for rollout in (a, b)]
+    assert len(last[0]) == 40
+    assert last[0] == pytest.approx(last[1], rel=1e-3, abs=1e-5)
+    np.testing.assert_allclose(a.value, b.value, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(("env_id", "own"), [(POINTS, 50), (f"{OURS}:Unclocked-v0", 1000)])
+def test_the_length_of_episodes_is_the_registered_one_or_the_flags(env_id: str, own: int) -> None:
+    assert make(EnvConfig(id=env_id)).spec.max_episode_steps == own
+    cfg = EnvConfig(id=env_id, num_envs=3, max_episode_steps=7)
+    make_world = registry.vector_maker(cfg)
+    assert make_world is not None
+    world = make_world(3)
+    world.reset([1, 2, 3])
+    cut = [world.step(np.zeros((3, 2))).truncated.tolist() for _ in range(7)]
+    assert cut == [[False] * 3] * 6 + [[True] * 3]
+    world.close()
 
 
 def test_where_all_columns_end_at_once_no_row_is_lost_to_resets() -> None:

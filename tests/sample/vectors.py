@@ -72,6 +72,13 @@ class Forgetful(Points):
     get_state = set_state = None  # type: ignore[assignment]
 
 
+class Unclocked(Points):
+    """Leaves the length of episodes to others."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(num_envs, 10**9)
+
+
 class SaysNothing(Points):
     """Does not say how it resets."""
 
@@ -87,6 +94,7 @@ class WithoutFinals(Points):
 MODES = {"disabled": AutoresetMode.DISABLED, "same": AutoresetMode.SAME_STEP, "next": AutoresetMode.NEXT_STEP}
 for name, mode in MODES.items():
     gymnasium.register(f"Counter-{name}-v0", vector_entry_point=partial(sync, mode), max_episode_steps=20)
+gymnasium.register("Unclocked-v0", vector_entry_point=Unclocked)
 for kind in (Brittle, Forgetful, SaysNothing, WithoutFinals):
     gymnasium.register(f"{kind.__name__}-v0", vector_entry_point=kind, max_episode_steps=20)
 gymnasium.register("Endless-v0", vector_entry_point=partial(sync, AutoresetMode.SAME_STEP))

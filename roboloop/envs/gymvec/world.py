@@ -118,7 +118,10 @@ class GymVectorWorld:
 
     def render(self) -> Array:
         """Return a picture of the first environment."""
-        frames: Any = self.env.render()
+        try:
+            frames: Any = self.env.render()
+        except NotImplementedError:
+            frames = None
         if frames is None or not len(frames):
             raise ConfigError(f"env 'gymvec/{self._task}' gives no pictures: it has no render mode 'rgb_array'")
         picture: Array = np.asarray(as_numpy(frames[0])).astype(np.uint8)
