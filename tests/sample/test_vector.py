@@ -144,6 +144,21 @@ def test_the_length_of_episodes_is_the_registered_one_or_the_flags(env_id: str, 
     world.close()
 
 
+def test_our_clock_goes_on_where_a_state_was_taken() -> None:
+    make_world = registry.vector_maker(EnvConfig(id=f"{OURS}:Unclocked-v0", max_episode_steps=7))
+    assert make_world is not None
+    first, second = make_world(3), make_world(3)
+    first.reset([1, 2, 3])
+    for _ in range(4):
+        first.step(np.ones((3, 2)))
+    second.reset([4, 5, 6])
+    second.set_state(first.get_state())
+    for cut in (False, False, True):
+        a, b = first.step(np.ones((3, 2))), second.step(np.ones((3, 2)))
+        assert np.array_equal(a.obs, b.obs)
+        assert a.truncated.tolist() == b.truncated.tolist() == [cut] * 3
+
+
 def test_where_all_columns_end_at_once_no_row_is_lost_to_resets() -> None:
     source = sampler(COUNTERS[2], 1, 60)
     rollout = source.collect(UniformPolicy(source.spec))
@@ -221,6 +236,8 @@ def test_recorded_episodes_are_whole_however_the_environment_resets(tiny) -> Non
         path = train(tiny(experiment=env_id[-7:], **changes(SAC, env_id, record=record)))
         data = Dataset.open(path / "dataset")
         assert len(data) > 20
+        for env in range(4):  # every other one
+            assert set(np.diff(np.sort(data.table["episode"][data.table["env"] == env])).tolist()) == {2}
         for row in range(len(data)):
             obs = data.episode(row).obs
             assert len(obs) == length_of(int(obs[0, 0])) + 1
