@@ -15,7 +15,7 @@ from roboloop.nets.conv import ConvSpec
 from roboloop.nets.flat import under
 from roboloop.nets.graph import Graph, GraphInputs, Value
 from roboloop.nets.mlp import MLPSpec
-from roboloop.nets.sight import Sight, pixel_norm
+from roboloop.nets.sight import Sight, conv_name, pixel_norm
 from roboloop.nets.stepwise import StepwiseSpec
 from roboloop.nets.trunk import TrunkSpec
 
@@ -53,11 +53,14 @@ def _actor(graph: Graph, policy: ActorPolicy, spec: EnvSpec) -> Value:
 
 
 def _seeing(graph: Graph, policy: ActorPolicy, sight: Sight, net: TrunkSpec) -> Value:
-    """Return what an actor makes of a picture, and of the vector beside it."""
+    """Return what an actor makes of pictures, and of the vector beside them."""
     seen = draw.observation(graph, spec_from_data(policy.blueprint()["spec"]), sight.fields)
-    conv, weights = sight.spec.conv, policy.weights
-    features = draw.conv(graph, conv, under("conv", weights), pixel_norm(conv, "cpu"), seen.pictures[0])
-    parts = [draw.mlp(graph, net.trunk, under("trunk", weights), features)]
+    weights = policy.weights
+    features = [
+        draw.conv(graph, conv, under(conv_name(i), weights), pixel_norm(conv, "cpu"), pixels)
+        for i, (conv, pixels) in enumerate(zip(sight.spec.convs, seen.pictures, strict=True))
+    ]
+    parts = [draw.mlp(graph, net.trunk, under("trunk", weights), graph.beside(features))]
     if seen.vector is not None:
         parts.append(draw.scaled(graph, seen.vector, policy.norm.numbers.reshape(2, -1)))
     return draw.mlp(graph, net.head, under("head", weights), graph.beside(parts))

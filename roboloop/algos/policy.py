@@ -14,14 +14,14 @@ from roboloop.core.errors import ConfigError
 from roboloop.core.state import spec_from_data, spec_to_data
 from roboloop.core.types import Array, Decision, EnvSpec, State
 from roboloop.nets.actors import PLAIN, ActorKind, ActorSpec, Whole
-from roboloop.nets.flat import Layout, Views, clone, prefixed, restore, under
+from roboloop.nets.flat import Layout, Views, clone, restore, under
 from roboloop.nets.grouped import places_by_group
 from roboloop.nets.heads import LOG_STD_MAX, LOG_STD_MIN
 from roboloop.nets.layers import Scratch
 from roboloop.nets.mlp import MLPSpec, NetSpec
 from roboloop.nets.normalize import FollowedNorm, Identity, Normalizer, normalizer_of
 from roboloop.nets.observations import action_mask
-from roboloop.nets.sight import Sight, SightSpec
+from roboloop.nets.sight import Sight, SightSpec, conv_shapes
 from roboloop.nets.soft_modules import SoftModules, SoftSpec
 from roboloop.nets.trunk import TrunkSpec
 
@@ -146,7 +146,7 @@ class ActorPolicy:
     ) -> None:
         self.weights = weights
         self.norm = norm
-        self.sight = Sight(sight, spec, under("conv", weights)) if sight else None
+        self.sight = Sight(sight, spec, weights) if sight else None
         self.version = 0
         self._spec = spec
         self._scale = ActionScale(spec)
@@ -190,7 +190,7 @@ class ActorPolicy:
         return self._actor.draw(seen, torch.from_numpy(noise).to(self._device)).action.cpu().numpy()
 
     def _seen(self, sight: Sight, obs: Array) -> Tensor:
-        """Return rows of the picture's features and the scaled vector."""
+        """Return rows of the pictures' features and the scaled vector."""
         features, vector = sight.features(obs), self.norm(sight.vector(obs))
         return torch.cat((features, torch.from_numpy(vector).to(self._device)), 1) if vector.size else features
 
@@ -238,7 +238,7 @@ class ActorPolicy:
         """Build a policy from the ``policy`` entry of a saved state and the environment's spec alone."""
         saved = {name: torch.as_tensor(value) for name, value in state["net"].items()}
         sight = sight_of(state)
-        convs = prefixed("conv", sight.conv.shapes()) if sight else {}
+        convs = conv_shapes(sight.convs) if sight else {}
         kind = ActorKind(**state.get("actor", {}))
         layout = Layout(actor_of(saved, kind, spec.action_dim).shapes() | convs)
         weights = layout.views(layout.zeros())

@@ -21,7 +21,7 @@ class EnvSpec:
 
     obs_shape: tuple[int, ...]
     obs_dtype: np.dtype[Any]
-    """Of a number, or of a record with named fields (``image``, ``vector``, ``action_mask``); then the shape is ()."""
+    """Of a number, or of a record with named fields (``core/fields.py``); then the shape is ()."""
     action_low: tuple[float, ...]
     action_high: tuple[float, ...]
     max_episode_steps: int
@@ -85,7 +85,11 @@ class Env(Protocol):
 
 
 class EpisodeEnd(NamedTuple):
-    """One finished episode, as the sampler saw it."""
+    """One finished episode, as the sampler saw it.
+
+    One of length 0 says that row ``t`` is no step: the environment was being reset, in a step of its simulator, after
+    the episode of this number. Nothing is learned from such a row.
+    """
 
     env: int
     episode: int
@@ -141,7 +145,7 @@ class BatchSpec(NamedTuple):
     num_tasks: int = 1
     """Parts of a batch, one after another and equally large: part k is of environments e with e mod K = k."""
     shift_px: int = 0
-    """Pictures are shifted by up to so many pixels either way, each observation by its own draw."""
+    """Pictures are shifted by up to so many pixels either way, each picture of each observation by its own draw."""
 
 
 class Batch(NamedTuple):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from roboloop.core.errors import DataError
+from roboloop.core.fields import pictures_in
 from roboloop.core.files import is_directory, is_regular, open_regular
 from roboloop.core.types import Array
 from roboloop.dash.catalog import MEDIA, contained, is_media
@@ -198,9 +199,10 @@ def sheet(run: Path, name: str) -> bytes:
         pictures: list[Array] = []
         for row in range(len(data))[-_SHEET_EPISODES:]:
             obs = data.episode(row).obs
-            image = obs["image"] if obs.dtype.names and "image" in obs.dtype.names else obs
-            if image.ndim != 4 or image.dtype != np.uint8:
+            found = pictures_in(obs)
+            if not found:
                 raise DataError("its observations are no pictures")
+            image = next(iter(found.values()))
             pictures += [image[i] for i in np.linspace(0, len(image) - 1, _SHEET_COLUMNS).astype(int)]
     finally:
         data.close()

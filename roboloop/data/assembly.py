@@ -47,7 +47,7 @@ class Assembler:
 
     def _close(self, env: int, end: Any, last_obs: Array) -> Iterator[tuple[Episode, Any]]:
         if end["is_lost"]:
-            self.counts["lost"] += 1
+            self.counts["lost"] += int(end["length"] > 0)  # else it is no episode, only the row of a reset
             return
         pieces = self._open.pop(env)
         if sum(len(piece["reward"]) for piece in pieces) != end["length"]:  # never seen, but a hole must not be stored

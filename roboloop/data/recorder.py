@@ -191,7 +191,9 @@ class Recorder:
         ends = np.zeros(len(episodes), END)
         for row, end in enumerate(episodes):
             self._count(end)
-            goes_on = self._is_on[end.env] = self._begin_episode(end.env)
+            if end.length:  # else the row of a reset: the episode after it has been chosen already
+                self._is_on[end.env] = self._begin_episode(end.env)
+            goes_on = bool(self._is_on[end.env])
             self._is_fresh[end.env] = end.t == steps - 1
             wanted[end.env - first] |= goes_on and end.t < steps - 1
             ends[row] = end_row(end, rollout, step, self._is_expert(end), goes_on)

@@ -40,7 +40,7 @@ class Replay:
         self._saved = np.zeros(num_envs, dtype=np.int64)  # rows already in the journal
         self._env_index = np.arange(num_envs)
         self._batch = self._allocate(spec)
-        self._shifts = Shifts(self._batch.obs, needs.shift_px)
+        self._shifts = Shifts(self._batch.obs, spec, needs.shift_px)
 
     def _allocate(self, spec: EnvSpec) -> Batch:
         n, stack = self.needs.size, self.needs.frame_stack
@@ -68,21 +68,25 @@ class Replay:
         for end in rollout.episodes:
             ends.setdefault(end.t, []).append(end)
         for t in range(steps):
-            self._add_step(rollout, t, env)
+            idle = [end.env - rollout.first_env for end in ends.get(t, ()) if not end.length]
+            self._add_step(rollout, t, env, np.delete(np.arange(count), idle) if idle else slice(None))
             for end in ends.get(t, ()):
-                self._close_episode(end.env, end.last_obs)
+                if end.length:
+                    self._close_episode(end.env, end.last_obs)
                 self._obs[end.env, self._head[end.env] % self._rows] = rollout.obs[t + 1, end.env - rollout.first_env]
         if self._journal is not None and (self._head - self._saved).max() >= self._rows // 2:
             self._spill()  # before the ring overwrites what the journal has not seen
 
-    def _add_step(self, rollout: Rollout, t: int, env: Array) -> None:
+    def _add_step(self, rollout: Rollout, t: int, envs: Array, columns: Array | slice) -> None:
+        """Append a row of some columns of a rollout of these environments."""
+        env = envs[columns]
         slot = self._head[env] % self._rows
-        self._obs[env, slot] = rollout.obs[t]
-        self._action[env, slot] = rollout.action[t]
-        self._reward[env, slot] = rollout.reward[t]
-        self._flags[env, slot] = TERMINATED * rollout.terminated[t] + TRUNCATED * rollout.truncated[t]
+        self._obs[env, slot] = rollout.obs[t, columns]
+        self._action[env, slot] = rollout.action[t, columns]
+        self._reward[env, slot] = rollout.reward[t, columns]
+        self._flags[env, slot] = TERMINATED * rollout.terminated[t, columns] + TRUNCATED * rollout.truncated[t, columns]
         after = (slot + 1) % self._rows
-        self._obs[env, after] = rollout.obs[t + 1]
+        self._obs[env, after] = rollout.obs[t + 1, columns]
         self._age[env, after] = self._age[env, slot] + 1
         self._head[env] += 1
 

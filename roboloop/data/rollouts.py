@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from roboloop.core.types import EpisodeEnd, Rollout, State
+from roboloop.core.types import Array, EpisodeEnd, Rollout, State
 from roboloop.data.journal import START, Frontier, Journal, Record
 
 _PER_ENV = ("memory", "version")
@@ -24,6 +24,15 @@ def columns_of(rollout: Rollout, begin: int, end: int) -> Rollout:
     """Return a view of some environments of a rollout; what is written to it is written to the rollout."""
     views = {n: getattr(rollout, n)[begin:end] if n in _PER_ENV else getattr(rollout, n)[:, begin:end] for n in COLUMNS}
     return rollout_over(views)._replace(first_env=rollout.first_env + begin)
+
+
+def is_step(rollout: Rollout) -> Array:
+    """Return which rows ``[T, B]`` are steps of an episode; in others an environment was being reset."""
+    steps = np.ones(rollout.reward.shape, bool)
+    for end in rollout.episodes:
+        if not end.length:
+            steps[end.t, end.env - rollout.first_env] = False
+    return steps
 
 
 def side_by_side(parts: Sequence[Rollout]) -> Rollout:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from roboloop.core.types import Array
+from roboloop.core.fields import part, parts_of
+from roboloop.core.types import Array, EnvSpec
 
 
 def shift(pictures: Array, offsets: Array, out: Array) -> None:
@@ -29,10 +30,12 @@ def shift(pictures: Array, offsets: Array, out: Array) -> None:
 
 
 class Shifts:
-    """Shifts the pictures of batches of observations, or of stacks of them, on their way out; a stack moves as one."""
+    """Shifts each picture of batches of observations, or of stacks of them, on its way out; a stack moves as one."""
 
-    def __init__(self, obs: Array, reach_px: int) -> None:
-        self._reach_px, self._pictures = reach_px, _pictures(obs)
+    def __init__(self, obs: Array, spec: EnvSpec, reach_px: int) -> None:
+        parts = parts_of(spec)
+        self._reach_px, self._fields = reach_px, tuple(parts)
+        self._pictures = tuple(name for name, about in parts.items() if about.is_picture)
         self._before = np.empty_like(obs) if reach_px and self._pictures else None
 
     def inlet(self, obs: Array) -> Array:
@@ -40,21 +43,12 @@ class Shifts:
         return obs if self._before is None else self._before
 
     def finish(self, obs: Array, rng: np.random.Generator) -> None:
-        """Take them on to ``obs``, each shifted by its own draw; where there is nothing to shift, nothing is drawn."""
+        """Take them on to ``obs``, each picture shifted by its own draw; where nothing is shifted, nothing is drawn."""
         if self._before is None:
             return
-        offsets = rng.integers(-self._reach_px, self._reach_px + 1, (len(obs), 2))
-        for name in obs.dtype.names or (None,):
-            source, target = (self._before, obs) if name is None else (self._before[name], obs[name])
+        for name in self._fields:
+            source, target = part(self._before, name), part(obs, name)
             if name in self._pictures:
-                shift(source, offsets, target)
+                shift(source, rng.integers(-self._reach_px, self._reach_px + 1, (len(obs), 2)), target)
             else:
                 np.copyto(target, source)
-
-
-def _pictures(obs: Array) -> tuple[str | None, ...]:
-    """Return the names of fields of pixels; None is the name of an array that is no record."""
-    names = obs.dtype.names
-    if names is None:
-        return (None,) if obs.dtype == np.uint8 and obs.ndim >= 4 else ()
-    return tuple(n for n in names if obs.dtype[n].base == np.uint8 and len(obs.dtype[n].shape) == 3)

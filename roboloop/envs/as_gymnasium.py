@@ -9,9 +9,10 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from roboloop.core.fields import MASK
 from roboloop.core.types import Array, Env, EnvSpec
 from roboloop.envs.env import FLOAT
-from roboloop.envs.spaces import MASK, Space, encode
+from roboloop.envs.spaces import Space, encode
 
 METADATA: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 30}
 _MOST_SEED = 2**31

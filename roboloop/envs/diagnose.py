@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from roboloop.core.errors import UserError, needs_extra
+from roboloop.core.fields import MASK
 from roboloop.core.raised import where
 from roboloop.core.shared_state import random_state_kept
 from roboloop.core.types import Array, Env, EnvSpec, State
@@ -20,7 +21,6 @@ from roboloop.envs.findings import Findings, Unusable
 from roboloop.envs.gym.check import GymCheck
 from roboloop.envs.gym.world import ATARI, DEFAULT_HORIZON, raw
 from roboloop.envs.headless import usable_backend
-from roboloop.envs.spaces import MASK
 
 BUDGET_S = 10.0
 """Longest time for which an environment is played at random, in seconds."""
@@ -113,7 +113,7 @@ def examine(cfg: EnvConfig, found: Findings, steps: int) -> EnvFacts | None:
 def first_look(cfg: EnvConfig, found: Findings) -> None:
     """Take a few steps in an environment of the user's own; no random stream of this process is changed."""
     suite, _ = registry.split(cfg.id)
-    if suite != "gym" and registry.is_ours(suite) and not cfg.reward:
+    if registry.is_ours(suite) and not registry.find_suite(suite).is_gymnasiums and not cfg.reward:
         return  # ours are checked by our tests
     try:
         with random_state_kept():

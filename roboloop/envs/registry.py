@@ -29,6 +29,7 @@ from roboloop.envs.experts import make_expert
 from roboloop.envs.headless import check_pictures, usable_backend
 from roboloop.envs.suite import Function, Suite
 from roboloop.envs.task_set import SEPARATOR, MemberEnv, MemberExperts
+from roboloop.envs.vector import VectorWorld
 
 GROUP = "roboloop.suites"
 """Entry points by which an installed package brings suites."""
@@ -36,6 +37,7 @@ GROUP = "roboloop.suites"
 SUITES = {
     "metaworld": "roboloop.envs.metaworld.suite:SUITE",
     "gym": "roboloop.envs.gym.suite:SUITE",
+    "gymvec": "roboloop.envs.gymvec.suite:SUITE",
     "dmc": "roboloop.envs.dmc.suite:SUITE",
     "doom": "roboloop.envs.doom.suite:SUITE",
     "tiny": "roboloop.envs.tiny.suite:SUITE",
@@ -212,6 +214,19 @@ def make(cfg: EnvConfig, evaluation: bool = False, column: int = 0) -> Env:
     if cfg.tasks:
         env = cast("Env", DeclaredTasksWrapper(env, auxiliary_tasks(cfg)))
     return MemberEnv(env, task, tasks, number) if tasks else env
+
+
+def vector_maker(cfg: EnvConfig) -> Callable[[int], VectorWorld] | None:
+    """Return what makes one simulator of so many environments; None where each has its own."""
+    suite, (_, task), config = suite_of(cfg), split(cfg.id), complete(cfg)
+    if (maker := suite.make_vector) is None:
+        return None
+
+    def make_vector(num_envs: int) -> VectorWorld:
+        with _needs(suite):
+            return cast("VectorWorld", resolve(maker)(task, config, num_envs))
+
+    return make_vector
 
 
 def check_columns(cfg: EnvConfig) -> None:

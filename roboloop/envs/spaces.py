@@ -9,12 +9,12 @@ import numpy as np
 from gymnasium import spaces
 
 from roboloop.core.errors import ConfigError
+from roboloop.core.fields import IMAGE, MASK, RESERVED, VECTOR
 from roboloop.core.types import Array
 from roboloop.envs.env import FLOAT
 
-MASK = "action_mask"
-VECTOR = "vector"
-IMAGE = "image"
+COLOURS = (1, 3, 4)
+"""Channels that a picture usually has: grey, colour, colour with transparency or depth."""
 Space = spaces.Space[Any]
 
 
@@ -114,11 +114,29 @@ def _is_image(space: Space) -> bool:
     return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) >= 2
 
 
+def has_channels_last(shape: tuple[int, ...]) -> bool:
+    """Say where a picture of this shape, or the last three dims of a stack, has its channels.
+
+    They are first or last, 1, 3 or 4 of them; other numbers are told by being fewer than rows and columns.
+    """
+    first, rows, last = shape[-3:]
+    known = first in COLOURS, last in COLOURS
+    if known[0] != known[1]:
+        return known[1]
+    is_first, is_last = first < min(rows, last), last < min(first, rows)
+    if is_first == is_last:
+        raise ConfigError(
+            f"a uint8 observation of shape {shape} may have its channels first or last: make it [height, width, "
+            "channels] with 1, 3 or 4 channels, or another dtype if it is no picture"
+        )
+    return is_last
+
+
 def to_chw(image: Array) -> Array:
     """Return a picture, or a stack of them, with channels first."""
     if image.ndim == 2:
         return image[None]
-    if image.shape[-1] in (1, 3, 4) and image.shape[-3] not in (1, 3, 4):
+    if has_channels_last(image.shape):
         image = np.moveaxis(image, -1, -3)
     return image.reshape(-1, *image.shape[-2:])
 
@@ -188,7 +206,7 @@ def _record(
     size = sum(spaces.flatdim(space) for _, space, _ in numbers)
     fields: list[tuple[str, Any, tuple[int, ...]]] = [(VECTOR, np.float32, (size,))] if size else []
     for name, (space, _) in images.items():
-        if name in (VECTOR, MASK):
+        if name in RESERVED:
             raise ConfigError(f"a picture may not be called {name!r}")
         fields.append((name, np.uint8, to_chw(np.zeros(space.shape or (), np.uint8)).shape))
     masked = mask_in_obs or mask_in_info

@@ -44,6 +44,8 @@ class Suite:
     """Sets of tasks by name."""
     same_spaces: bool = False
     """Whether all tasks have equal observations and actions, so that any of them make a set."""
+    make_vector: Function | None = None
+    """``make_vector(task, config, num_envs) -> VectorWorld``: one simulator that steps all environments of a group."""
     tasks: Function | None = None
     """``tasks(task, config) -> AuxiliaryTasks``; imports no simulator."""
     expert: Function | None = None

@@ -12,13 +12,14 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from roboloop.core.errors import ConfigError, DataError
+from roboloop.core.fields import FieldPart, part, parts_of
 from roboloop.core.files import parse_json
 from roboloop.core.types import Array, EnvSpec
 from roboloop.data.checks import check_memory
 from roboloop.data.dataset import Dataset
 from roboloop.data.episodes import COLUMNS, Episode, Facts, Schema, facts_of
 from roboloop.envs import EnvConfig, make
-from roboloop.exchange.source import EpisodeFile, FieldPart, join, part, parts_of
+from roboloop.exchange.source import EpisodeFile, join
 from roboloop.exchange.strangers import FAULTS, check_plain, hdf5_arrays, npz_arrays, num_bytes, reason, size_of
 
 OBS, NEXT_OBS, ACTION = "observations", "next_observations", "actions"

@@ -15,10 +15,10 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from roboloop.core.errors import ConfigError, DataError
+from roboloop.core.fields import WHOLE, FieldPart, part, parts_of
 from roboloop.core.types import Array, EnvSpec
 from roboloop.data.dataset import Dataset
 from roboloop.data.episodes import Episode
-from roboloop.exchange.source import WHOLE, FieldPart, part, parts_of
 
 VERSION = "v3.0"
 FPS = 30

@@ -23,6 +23,7 @@ from minari.dataset.minari_storage import METADATA_FILE_NAME, MinariStorage
 from minari.storage.datasets_root_dir import get_dataset_path
 
 from roboloop.core.errors import ConfigError, DataError
+from roboloop.core.fields import WHOLE, FieldPart, part, parts_of
 from roboloop.core.files import is_directory, is_regular, parse_json, read_json
 from roboloop.core.types import Array, EnvSpec
 from roboloop.data.checks import check_memory, mapping, text
@@ -31,7 +32,7 @@ from roboloop.data.episodes import COLUMNS, Episode, Facts, Schema, facts_of
 from roboloop.envs.env import Task
 from roboloop.envs.registry import split
 from roboloop.envs.spaces import Space, columns, encode, observations
-from roboloop.exchange.source import WHOLE, EpisodeFile, FieldPart, join, part, parts_of
+from roboloop.exchange.source import EpisodeFile, join
 from roboloop.exchange.strangers import FAULTS, hdf5_arrays, num_bytes, reason, size_of
 
 OURS = "roboloop"

@@ -13,6 +13,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 from torch import Tensor
 
+from roboloop.core.fields import MASK, parts_of
 from roboloop.core.types import Array, EnvSpec
 from roboloop.nets.actions import IMPOSSIBLE
 from roboloop.nets.actor_critic import ActorCriticSpec
@@ -21,7 +22,7 @@ from roboloop.nets.flat import Views, under
 from roboloop.nets.layers import NORM_EPS, as_in_out
 from roboloop.nets.mlp import MLPSpec
 from roboloop.nets.normalize import CLIP
-from roboloop.nets.observations import MASK, WHOLE, Fields
+from roboloop.nets.observations import Fields
 
 OPSET, IR_VERSION = 17, 8
 """The oldest that have LayerNormalization, so that older runtimes can read them too."""
@@ -93,12 +94,10 @@ class GraphInputs(NamedTuple):
 
 def observation(graph: Graph, spec: EnvSpec, fields: Fields) -> GraphInputs:
     """Add the fields of an observation, frame stack included, as inputs in the environment's own types."""
-    inputs: dict[str, Value] = {}
-    if spec.obs_dtype.fields is None:
-        inputs[WHOLE] = graph.input(OBS, (*lead(fields.frames), *spec.obs_shape), spec.obs_dtype)
-    else:
-        for name, (kind, *_) in spec.obs_dtype.fields.items():
-            inputs[name] = graph.input(name, (*lead(fields.frames), *kind.shape), kind.base)
+    inputs: dict[str, Value] = {
+        name: graph.input(name or OBS, (*lead(fields.frames), *about.shape), about.dtype)
+        for name, about in parts_of(spec).items()
+    }
     vectors = [graph.op("Flatten", floats(graph, inputs[name]), axis=1) for name in fields.vectors]
     pictures = [
         graph.op("Reshape", floats(graph, inputs[picture.field]), np.array([-1, *picture[1:]]))

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from roboloop.core.errors import ConfigError
+from roboloop.core.fields import MASK, part, parts_of
 from roboloop.core.types import Array, EnvSpec
-
-MASK = "action_mask"
-WHOLE = ""
-"""Name of the only field of an observation that is not a record."""
 
 
 class Picture(NamedTuple):
@@ -39,29 +36,29 @@ class Fields:
     @classmethod
     def of(cls, spec: EnvSpec, frames: int) -> Fields:
         """Read the fields off an environment's spec."""
-        names = spec.obs_dtype.names
-        shapes = {WHOLE: (spec.obs_dtype, spec.obs_shape)} if names is None else _record_fields(spec.obs_dtype)
         pictures, vectors, vector_dim, mask_dim = [], [], 0, 0
-        for name, (dtype, shape) in shapes.items():
+        for name, about in parts_of(spec).items():
             if name == MASK:
-                mask_dim = math.prod(shape)
-            elif len(shape) == 3 and dtype == np.uint8:
-                pictures.append(Picture(name, frames * shape[0], *shape[1:]))
+                mask_dim = math.prod(about.shape)
+            elif about.is_picture:
+                pictures.append(Picture(name, frames * about.shape[0], *about.shape[1:]))
             else:
                 vectors.append(name)
-                vector_dim += frames * math.prod(shape)
+                vector_dim += frames * math.prod(about.shape)
         if mask_dim and mask_dim != sum(spec.action_choices):
             raise ConfigError(f"{MASK} has {mask_dim} entries, but there are {sum(spec.action_choices)} choices")
         return cls(frames, tuple(pictures), tuple(vectors), vector_dim, mask_dim)
 
     def vector(self, obs: Array, rows: int) -> Array:
         """Return all vector fields as float32 ``[rows, vector_dim]``."""
-        parts = [np.ascontiguousarray(_part(obs, name), np.float32).reshape(rows, -1) for name in self.vectors]
-        return parts[0] if len(parts) == 1 else np.concatenate([np.zeros((rows, 0), np.float32), *parts], axis=1)
+        columns = [np.ascontiguousarray(part(obs, name), np.float32).reshape(rows, -1) for name in self.vectors]
+        if len(columns) == 1:
+            return columns[0]
+        return np.concatenate([np.zeros((rows, 0), np.float32), *columns], axis=1)
 
     def pixels(self, obs: Array, rows: int, picture: Picture) -> Array:
         """Return a picture field as uint8 ``[rows, channels, height, width]``."""
-        return _part(obs, picture.field).reshape(rows, *picture[1:])
+        return part(obs, picture.field).reshape(rows, *picture[1:])
 
 
 def action_mask(obs: Array, rows: int) -> Array | None:
@@ -71,12 +68,3 @@ def action_mask(obs: Array, rows: int) -> Array | None:
     mask = obs[MASK]
     newest: Array = mask.reshape(rows, -1, mask.shape[-1])[:, -1] != 0
     return newest
-
-
-def _record_fields(dtype: np.dtype[Any]) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-    assert dtype.fields is not None
-    return {name: (kind.base, kind.shape) for name, (kind, *_) in dtype.fields.items()}
-
-
-def _part(obs: Array, name: str) -> Array:
-    return obs if name == WHOLE else obs[name]

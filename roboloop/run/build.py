@@ -33,6 +33,7 @@ from roboloop.sample.pilot import real_time_env
 from roboloop.sample.realtime import InlineSampler, PilotedSampler
 from roboloop.sample.remote import RemoteEnv
 from roboloop.sample.serial import SerialSampler
+from roboloop.sample.vector import group_maker
 
 EVAL_LANES = 10
 """Evaluation episodes that run side by side at most."""
@@ -153,7 +154,7 @@ def make_sampler(cfg: Experiment, shape: RolloutShape, policies: tuple[PortableP
             lambda e: (
                 RemoteEnv(cfg.env, shape.spec, cfg.sample.hang_s, e) if is_remote else registry.make(cfg.env, column=e)
             ),
-            groups, shape, cfg.sample.restarts,
+            groups, shape, cfg.sample.restarts, group_maker(cfg.env),
         )  # fmt: skip
     slots = cfg.sample.queue if cfg.sample.free_running else 1
     crew = WorkerPool(cfg.env, groups, shape, cfg.sample, slots, policies, _place(cfg))

@@ -22,7 +22,7 @@ class Clock:
         """Count a rollout."""
         self.step += rollout.num_steps
         self.frames += rollout.num_steps * self.action_repeat
-        self.episodes += len(rollout.episodes)
+        self.episodes += sum(end.length > 0 for end in rollout.episodes)
 
     def counters(self) -> dict[str, float]:
         """Return the counters as metrics."""

@@ -155,6 +155,7 @@ class Experiment:
         self.record.check(self.env.num_envs)
         self.algo.check()
         self._check_most()
+        self._check_vector()
         self._check_tasks()
         self._check_evaluation()
         self._check_offline()
@@ -191,6 +192,22 @@ class Experiment:
             registry.check_columns(self.env)
         if registry.task_set(self.env.id) and not self.algorithm.task_sets:
             raise ConfigError(f"{self.algo.name} learns in one environment: {self.env.id} is a set; take --algo mtsac")
+
+    def _check_vector(self) -> None:
+        """Refuse what one simulator for all environments of a group cannot do."""
+        if registry.vector_maker(self.env) is None:
+            return
+        one = f"{self.env.id} steps all environments of a group by one call"
+        if self.sample.inference == "central":
+            raise ConfigError(f"{one}: leave sample.inference at workers")
+        if self.sample.real_time != "off":
+            raise ConfigError(f"{one}, which is no robot: leave sample.real_time off")
+        if registry.task_set(self.env.id):
+            raise ConfigError(f"{one}: it cannot be a set of tasks")
+        if code := [key for key, _ in self.env.code()]:
+            raise ConfigError(f"{one}: env.{code[0]} is for environments that are stepped one by one")
+        if self.env.action_repeat != 1:
+            raise ConfigError(f"{one}, which may begin another episode: leave env.action_repeat at 1")
 
     def _check_algorithm(self) -> None:
         if self.has_replay:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from roboloop.core.errors import ConfigError, DataError, nearest
+from roboloop.core.fields import pictures_in
 from roboloop.core.files import disk_errors, is_regular, staged
 from roboloop.core.options import Options
 from roboloop.core.text import printable
@@ -117,11 +118,10 @@ def _write_sheet(data: Dataset, path: Path) -> Path:
 
 def _pictures(schema: Schema, obs: Array) -> Array:
     """Return the first field of observations that is a picture, ``[N, C, H, W]``."""
-    fields = [obs] if obs.dtype.names is None else [obs[name] for name in obs.dtype.names]
-    found = [f for f in fields if f.dtype == np.uint8 and f.ndim == 4]
+    found = pictures_in(obs)
     if not found:
         raise DataError(f"the observations of {schema.env_id} are not pictures: there is no sheet to draw")
-    return found[0]
+    return next(iter(found.values()))
 
 
 def verify(args: list[str]) -> int:

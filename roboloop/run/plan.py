@@ -58,6 +58,8 @@ def describe(cfg: Experiment, shape: RolloutShape) -> str:
     busy = local + learners if cfg.sample.free_running else max(local, learners)
     if busy > cores:
         line += f"; {busy} busy processes share {cores:g} cores"
+    if "resumed" in spec.protocol:
+        line += f"\nresume: {cfg.env.id} cannot save its state: a resumed run goes on with new episodes"
     if recorder:
         line += f"\n{describe_recording(cfg, spec)}; memory up to {recorder / MB:.0f} MB"
     return line

@@ -60,7 +60,7 @@ class EnvGroup:
     def __init__(self, make_env: Callable[[int], Env], plan: GroupPlan, shape: RolloutShape, max_faults: int) -> None:
         self.plan = plan
         self._make_env = make_env
-        self._envs = [make_env(plan.first_env + env) for env in range(plan.num_envs)]
+        self._envs = self._make_envs()
         self._max_faults = max_faults
         self._stacked = shape.stacked
         self._obs_shape = tuple(shape.spec.obs_shape)
@@ -86,6 +86,9 @@ class EnvGroup:
         self._lost: list[int] = []  # environments whose episodes were lost since the last rollout
         self.beat: Callable[[int, int], None] = lambda phase, env: None
         """Called before everything that may hang, with the phase and the environment."""
+
+    def _make_envs(self) -> list[Env]:
+        return [self._make_env(self.plan.first_env + env) for env in range(self.plan.num_envs)]
 
     def skip_to(self, episode: Array) -> None:
         """Number the coming episodes from here on: those before are lost with an earlier process."""
@@ -120,8 +123,7 @@ class EnvGroup:
         out.episodes.clear()
         self._cut, self._lost = self._lost, []
         if not self._started:  # a restored group is in the middle of its episodes
-            for env in range(len(self._envs)):
-                self._reset_safely(env, -1, out)
+            self._begin(out)
             self._started = True
         out.memory[:] = self._memory
         out.version[:] = policy.version
@@ -135,14 +137,23 @@ class EnvGroup:
             # where a robot's limits changed an action, the one really sent is the one to learn from; but one that
             # learns from its own probabilities must see its own
             self._learns_from_any = decision.log_prob is None
-            for env in self._remote:
-                self._envs[env].prepare(out.action[t, env])  # type: ignore[attr-defined]
-            for env in range(len(self._envs)):
-                self._step(env, t, policy, out)
+            self._step_all(t, policy, out)
         out.obs[-1] = self._seen
         out.value[-1] = self._values(policy, slice(None))
         self.beat(IDLE, 0)
         return out._replace(cut=tuple(self._cut), first_env=self.plan.first_env)
+
+    def _begin(self, out: Rollout) -> None:
+        """Begin the first episodes."""
+        for env in range(len(self._envs)):
+            self._reset_safely(env, -1, out)
+
+    def _step_all(self, t: int, policy: Policy, out: Rollout) -> None:
+        """Take the step of row t, for which actions have been decided, in all environments."""
+        for env in self._remote:
+            self._envs[env].prepare(out.action[t, env])  # type: ignore[attr-defined]
+        for env in range(len(self._envs)):
+            self._step(env, t, policy, out)
 
     def _write(self, decision: Decision, out: Rollout, t: int, envs: slice) -> None:
         check_actions(decision.action, out.action.shape[-1])
@@ -234,20 +245,25 @@ class EnvGroup:
 
     def _swap(self, env: int, error: Exception, action: list[float] | None = None) -> None:
         """Put a new environment in the place of a broken one, unless too many have broken."""
-        self._num_faults += 1
-        what = f"env {self.plan.first_env + env} broke: {error} ({place_of(error)}, last action {action})"
-        if self._num_faults > self._max_faults:
-            trace = "".join(traceback.format_exception(error)).strip()
-            raise EnvBroken(f"{what}; {self._num_faults} faults are more than sample.restarts allows\n{trace}")
-        self.faults.append(what)
+        self._note_fault(
+            f"env {self.plan.first_env + env} broke: {error} ({place_of(error)}, last action {action})", error
+        )
         with contextlib.suppress(Exception):
             self._envs[env].close()
         self._envs[env] = self._make_env(self.plan.first_env + env)
 
+    def _note_fault(self, what: str, error: Exception) -> None:
+        """Remember a fault, unless there have been too many."""
+        self._num_faults += 1
+        if self._num_faults > self._max_faults:
+            trace = "".join(traceback.format_exception(error)).strip()
+            raise EnvBroken(f"{what}; {self._num_faults} faults are more than sample.restarts allows\n{trace}")
+        self.faults.append(what)
+
     def state(self) -> State:
         """Return running episodes, simulator states and the exploration stream."""
         return {
-            "envs": [self._env_state(env) for env in range(len(self._envs))] if self._started else [],
+            "envs": self._env_states() if self._started else [],
             "stack": self._stack.state(),
             "memory": self._memory.copy(),
             "rng": get_rng_state(self._rng),
@@ -259,6 +275,9 @@ class EnvGroup:
             "started": self._started,
             "lost": list(self._lost),
         }
+
+    def _env_states(self) -> list[State]:
+        return [self._env_state(env) for env in range(len(self._envs))]
 
     def _env_state(self, env: int) -> State:
         """Return the state of an environment; one whose process is gone begins its next episode in a new one."""
@@ -282,12 +301,15 @@ class EnvGroup:
         self._started = bool(state["started"])
         envs = range(self.plan.first_env, self.plan.first_env + self.plan.num_envs)
         self._lost = list(lost_envs(state.get("lost", []), envs))
-        for env, env_state in enumerate(state["envs"][: len(self._envs)]):
-            self._set_env_state(env, env_state)
         self._stack.load(state["stack"])
         set_rng_state(self._rng, state["rng"])
         for name in ("memory", "episode", "length", "return", "raw_return", "success"):
             getattr(self, f"_{name}")[:] = state[name]
+        self._load_envs(state["envs"])
+
+    def _load_envs(self, states: list[State]) -> None:
+        for env, state in enumerate(states[: len(self._envs)]):
+            self._set_env_state(env, state)
 
     def _set_env_state(self, env: int, state: State) -> None:
         while True:

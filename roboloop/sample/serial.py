@@ -10,17 +10,23 @@ from roboloop.data.rollouts import columns_of, lost_envs
 from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.group import EnvGroup, GroupPlan
 from roboloop.sample.unhurried import NotRealTime
+from roboloop.sample.vector import MakeGroup
 
 
 class SerialSampler(NotRealTime):
     """Collects ``[T, B]`` with the environments of all groups side by side."""
 
     def __init__(
-        self, make_env: Callable[[int], Env], plans: Sequence[GroupPlan], shape: RolloutShape, max_faults: int = 3
+        self,
+        make_env: Callable[[int], Env],
+        plans: Sequence[GroupPlan],
+        shape: RolloutShape,
+        max_faults: int = 3,
+        make_group: MakeGroup = EnvGroup,
     ) -> None:
         self.spec = shape.spec
         self._shape = shape
-        self._groups = [EnvGroup(make_env, plan, shape, max_faults) for plan in plans]
+        self._groups = [make_group(make_env, plan, shape, max_faults) for plan in plans]
         self._counts = {"env_faults": 0}
         self._cut: list[int] = []  # lost by the sampler that a loaded state came from
 

@@ -22,6 +22,15 @@ class FrameStack:
         self._frames[env, :-1] = self._frames[env, 1:]
         self._frames[env, -1] = obs
 
+    def reset_some(self, envs: Array, obs: Array) -> None:
+        """Begin an episode in some environments, given by their numbers, with an observation of each."""
+        self._frames[envs] = obs[:, None]
+
+    def push_all(self, obs: Array) -> None:
+        """Add the newest observation of every environment."""
+        self._frames[:, :-1] = self._frames[:, 1:]
+        self._frames[:, -1] = obs
+
     @property
     def newest(self) -> Array:
         """The observations without history, ``[B, *obs]``."""

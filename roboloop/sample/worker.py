@@ -17,6 +17,7 @@ from roboloop.envs import registry
 from roboloop.sample.board import SharedBoard
 from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.group import EnvBroken, EnvGroup, GroupPlan
+from roboloop.sample.vector import group_maker
 
 
 def main(channel: Channel, memory_fd: int) -> None:
@@ -44,9 +45,10 @@ class Worker:
         self.shape = RolloutShape(spec, **job["shape"])
         self.policies = [build_policy(policy["blueprint"]) for policy in job["policies"]]
         self.groups: dict[int, EnvGroup] = {}
+        make_group = group_maker(env_config)
         for data in job["groups"]:
             plan = GroupPlan(**data["plan"])
-            group = EnvGroup(lambda e: registry.make(env_config, column=e), plan, self.shape, job["max_faults"])
+            group = make_group(lambda e: registry.make(env_config, column=e), plan, self.shape, job["max_faults"])
             group.beat = beat
             if data["skip_to"] is not None:
                 group.skip_to(data["skip_to"])

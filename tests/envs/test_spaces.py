@@ -94,6 +94,10 @@ def test_actions_that_are_neither_numbers_nor_choices_are_refused() -> None:
         ((4, 6, 5), (4, 6, 5)),
         ((2, 6, 5, 3), (6, 6, 5)),
         ((2, 3, 6, 5), (6, 6, 5)),
+        ((40, 30, 2), (2, 40, 30)),
+        ((40, 30, 9), (9, 40, 30)),
+        ((9, 40, 30), (9, 40, 30)),
+        ((3, 40, 30), (3, 40, 30)),
     ],
 )
 def test_pictures_are_seen_with_channels_first(shape: tuple[int, ...], seen: tuple[int, ...]) -> None:
@@ -101,6 +105,18 @@ def test_pictures_are_seen_with_channels_first(shape: tuple[int, ...], seen: tup
     assert to_chw(picture).shape == seen
     assert sorted(to_chw(picture).ravel()) == sorted(picture.ravel())
     assert observations(spaces.Box(0, 255, shape, np.uint8), ()).shape == seen
+
+
+@pytest.mark.parametrize("shape", [(20, 20, 20), (3, 64, 3), (3, 3, 3), (8, 40, 8)])
+def test_pictures_whose_channels_may_be_first_or_last_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ConfigError, match=r"channels first or last: make it \[height, width, channels\]"):
+        observations(spaces.Box(0, 255, shape, np.uint8), ())
+
+
+@pytest.mark.parametrize("name", ["vector", "action_mask", "picks"])
+def test_a_picture_may_not_have_the_name_of_something_else(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"a picture may not be called '{name}'"):
+        observations(spaces.Dict({name: spaces.Box(0, 255, (6, 5, 3), np.uint8)}), ())
 
 
 def test_vectors_are_joined_and_choices_are_one_hot() -> None:

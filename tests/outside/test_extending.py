@@ -13,7 +13,9 @@ import pytest
 from roboloop.track.read import read_jsonl
 from tests.cli.test_cli import roboloop
 
-PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "extending.md").read_text()
+VECTOR = "A simulator that steps many environments at once"
 SMALL = (
     "--env.max-episode-steps", "40", "--env.eval-max-episode-steps", "40", "--steps", "300", "--warmup-steps", "60",
     "--eval.episodes", "2", "--eval.every-steps", "150", "--checkpoint.every-steps", "50", "--trackers",
@@ -116,3 +118,36 @@ def test_the_network_of_the_page_takes_the_place_of_the_algorithms_own(tmp_path)
     (tmp_path / "my_nets.py").write_text(file_of("Your own network"))
     done = with_path(tmp_path, "train", "--algo", "my_ddpg:SPEC", "--env", "gym/Pendulum-v1", *SMALL)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("title", "example"), [("Several cameras", "cameras"), (VECTOR, "vec")])
+def test_the_files_of_the_page_are_those_of_the_package(title, example):
+    assert file_of(title) == (ROOT / "examples" / "outside" / "outside" / f"{example}.py").read_text()
+
+
+@pytest.mark.parametrize("algo", ["sac", "ppo"])
+def test_the_cameras_of_the_page_train_without_any_flag_about_them(tmp_path, algo):
+    (tmp_path / "my_cameras.py").write_text(file_of("Several cameras"))
+    few = ("--steps", "64", "--warmup-steps", "32", "--algo.batch-size", "8") if algo == "sac" else (
+        "--steps", "32", "--algo.rollout-steps", "32"
+    )  # fmt: skip
+    quick = (*few, "--eval.episodes", "1", "--trackers")
+    done = with_path(tmp_path, "train", "--algo", algo, "--env", "gym/my_cameras:Cameras-v0", *quick)
+    assert done.returncode == 0, done.stderr
+    assert "done at step" in done.stdout
+
+
+def test_the_simulator_of_the_page_trains_and_resumes_to_the_same_bytes(tmp_path):
+    (tmp_path / "my_points.py").write_text(file_of(VECTOR))
+    words = (
+        "train", "--algo", "ppo", "--env", "gymvec/my_points:Points-v0", "--env.num-envs", "200", "--trackers",
+        "--algo.rollout-steps", "16", "--eval.episodes", "1", "--checkpoint.every-steps", "3200",
+    )  # fmt: skip
+    whole = with_path(tmp_path, *words, "--steps", "9600")
+    assert whole.returncode == 0, whole.stderr
+    assert "cannot save its state" not in whole.stdout
+    assert with_path(tmp_path, *words, "--steps", "3200", "--runs-dir", "b").returncode == 0
+    run, part = (tmp_path / root / "default" / "my_points-Points-v0" / "0" for root in ("runs", "b"))
+    assert with_path(tmp_path, "train", "--resume", part, "--steps", "9600", "--trust").returncode == 0
+    last = Path("checkpoints") / "step-000000009600" / "state.safetensors"
+    assert (part / last).read_bytes() == (run / last).read_bytes()

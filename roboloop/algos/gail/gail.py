@@ -19,6 +19,7 @@ from roboloop.core.errors import ConfigError
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
 from roboloop.core.types import Array, EnvSpec, Metrics, Rollout, State, Stateful
 from roboloop.data.experts import ExpertBuffer
+from roboloop.data.rollouts import is_step
 
 
 class DiscriminatorFeatures(NamedTuple):
@@ -63,6 +64,7 @@ class GAIL:
     def update(self, rollout: Rollout) -> Metrics:
         """Learn to tell the policy from the expert, pay by what was learned, then learn to be taken for the expert."""
         seen = self._witness.look(rollout)
+        seen = seen._replace(is_valid=seen.is_valid & is_step(rollout).reshape(-1))
         steps = Steps(*(column[seen.is_valid] for column in seen.steps))
         # what the environment paid is replaced before any return is summed, so that values and their scale follow it
         paid, told = np.zeros(rollout.num_steps, np.float32), dict[str, float]()

@@ -18,7 +18,7 @@ from roboloop.algos.guided.intention_policy import IntentionPolicy, as_set, show
 from roboloop.algos.guided.teachers import DiscriminatorReward, EnvReward, ExampleReward, Formula, Payer, Teacher
 from roboloop.algos.policy import ActorPolicy
 from roboloop.algos.sac.objectives import NO_EXAMPLES, ExampleTerms
-from roboloop.algos.sac.sac import SAC, refuse_what_only_ppo_takes
+from roboloop.algos.sac.sac import SAC, refuse_what_it_cannot_take
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, Batch, BatchSpec, EnvSpec, Metrics, Rollout, State
 from roboloop.data.experts import ExpertBuffer
@@ -115,9 +115,9 @@ def make_guided(
     device: str = "cpu",
 ) -> GuidedPlay:
     """Return the algorithm of a config for some of an environment's tasks, the main one first."""
-    refuse_what_only_ppo_takes(spec)
-    if Fields.of(spec, 1).pictures:
-        raise ConfigError("guided play learns from vectors, not from pictures")
+    refuse_what_it_cannot_take(spec)
+    if Fields.of(spec, 1).pictures or spec.obs_dtype.names:
+        raise ConfigError("guided play learns from one vector, not from pictures or other fields")
     teacher = make_teacher(cfg, spec, tasks, told_by, seed)
     if not isinstance(cfg, IntentionSettings):
         rl = SAC(cfg.sac, spec, 1, seed, device)

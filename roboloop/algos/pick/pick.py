@@ -10,11 +10,12 @@ import math
 from typing import Protocol
 
 from roboloop.algos.pick.config import PickConfig
-from roboloop.algos.pick.picks import PICKS, PickLayout, at
+from roboloop.algos.pick.picks import PickLayout, at
 from roboloop.algos.pick.policy import Habit, JointPolicy, PickPolicy
 from roboloop.algos.policy import ActorPolicy
 from roboloop.algos.sac.sac import SAC
 from roboloop.algos.spec import Setup
+from roboloop.core.fields import PICKS
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
 from roboloop.core.types import Batch, BatchSpec, EnvSpec, Metrics, State, Stateful
 from roboloop.nets.actors import ActorKind

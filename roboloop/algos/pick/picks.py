@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from roboloop.core.errors import ConfigError
+from roboloop.core.fields import IMAGE, PICKS, VECTOR
 from roboloop.core.types import Array, EnvSpec
-
-PICKS, IMAGE, VECTOR = "picks", "image", "vector"
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from roboloop.algos.pick.picks import PICKS, PickLayout, at
+from roboloop.algos.pick.picks import PickLayout, at
 from roboloop.algos.policy import ActionScale, ActorPolicy, ActsThrough, squashed
 from roboloop.core.blueprint import WithoutWeights, kind_of
+from roboloop.core.fields import PICKS
 from roboloop.core.state import spec_from_data, spec_to_data
 from roboloop.core.types import Array, Decision, EnvSpec
 from roboloop.nets.flat import Layout, Views, under

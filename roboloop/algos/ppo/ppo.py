@@ -21,6 +21,7 @@ from roboloop.algos.spec import Setup
 from roboloop.core.errors import ConfigError
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
 from roboloop.core.types import Array, EnvSpec, Metrics, Rollout, State
+from roboloop.data.rollouts import is_step
 from roboloop.nets.flat import clone, restore
 from roboloop.nets.layers import as_in_out
 from roboloop.nets.normalize import RunningNorm
@@ -124,13 +125,14 @@ class PPO:
         cfg = self.cfg
         ends = ends_of(rollout)
         targets = gae(rollout.reward, rollout.value, ends, cfg.gamma, cfg.gae_lambda)
+        is_learned = is_step(rollout)
         if "return_norm" in self._norms:
-            self._rescale_values(targets.value)
+            self._rescale_values(targets.value[is_learned])
         mean, std = self._policy.norm("return_norm")
         old_value = rollout.value[:-1]
         facts = {
             "old_log_prob": rollout.log_prob, "old_value": (old_value - mean) / std, "advantage": targets.advantage,
-            "target": (targets.value - mean) / std, "weight": np.broadcast_to(is_fresh, old_value.shape),
+            "target": (targets.value - mean) / std, "weight": is_fresh * is_learned,
             "reward": rollout.reward, "is_end": ends.is_end, "end_value": ends.value,
         }  # fmt: skip
         self._staging.put("facts", np.stack([facts[name] for name in FACTS], axis=-1))

@@ -7,7 +7,7 @@ convolutions (``docs/algorithms/pixel-sac.md``).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -15,7 +15,6 @@ import torch
 from roboloop.algos.learner.adam import MAX_ADAM_STEP
 from roboloop.algos.learner.learning_rate import Scheduled
 from roboloop.algos.learner.shards import ShardPool
-from roboloop.algos.pick.picks import PICKS
 from roboloop.algos.policy import ActionScale, ActorPolicy
 from roboloop.algos.sac.config import MTSACConfig, SACConfig, SACSettings
 from roboloop.algos.sac.losses import task_weights
@@ -25,6 +24,7 @@ from roboloop.algos.sac.shard import SACShape
 from roboloop.algos.sac.temperature import FixedTemperature, LearnedTemperature, Temperature
 from roboloop.algos.spec import Setup
 from roboloop.core.errors import ConfigError
+from roboloop.core.fields import PICKS
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
 from roboloop.core.types import Array, Batch, BatchSpec, EnvSpec, Metrics, State
 from roboloop.nets.actors import PLAIN, ActorKind
@@ -33,17 +33,15 @@ from roboloop.nets.flat import Layout, Views, clone, restore, under
 from roboloop.nets.mlp import initialise
 from roboloop.nets.normalize import Identity, Normalizer, RunningNorm
 from roboloop.nets.observations import Fields
-from roboloop.nets.sight import SightSpec
+from roboloop.nets.sight import SightSpec, conv_name
 
 NETS = ("critics", "targets")
 """Networks that only training needs; the actor is saved with the policy, which can be loaded alone."""
 MOMENTS = {"actor": ("actor_m", "actor_v"), "critics": ("critics_m", "critics_v")}
 INPUTS = (
-    "obs_pair", "picture_pair", "noise_pair", "action", "reward", "discount", "alpha", "weight", "value_cap", "step",
+    "obs_pair", "noise_pair", "action", "reward", "discount", "alpha", "weight", "value_cap", "step",
     "lr_scale",
 )  # fmt: skip
-SEEN_FIELDS = {"image", "vector"}
-"""Fields of a record that SAC reads."""
 
 
 class SAC:
@@ -60,7 +58,7 @@ class SAC:
         actor: ActorKind = PLAIN,
     ) -> None:
         cfg.check()
-        refuse_what_only_ppo_takes(spec, SEEN_FIELDS)
+        refuse_what_it_cannot_take(spec)
         self.cfg = cfg
         self._tasks = tasks_of(cfg, spec, frame_stack)
         num_tasks = max(1, len(self._tasks))
@@ -68,29 +66,30 @@ class SAC:
         sight = make_sight(cfg, self._fields)
         shift_px = make_shift_px(cfg, spec, sight)
         self.needs = BatchSpec(cfg.batch_size, cfg.n_step, cfg.gamma, frame_stack, num_tasks, shift_px)
-        self._conv = sight.conv if sight else None
-        self._shape = SACShape(cfg, self._fields.vector_dim, spec.action_dim, num_tasks, examples, self._conv, actor)
+        self._convs = sight.convs if sight else ()
+        self._shape = SACShape(cfg, self._fields.vector_dim, spec.action_dim, num_tasks, examples, self._convs, actor)
         self._phases, self._names = self._shape.phases, self._shape.metrics
         self._pool = ShardPool(self._shape, self._shape.memory().size, cfg.shards, cfg.processes, device)
         self._mem = self._shape.views(self._pool.memory)
         # what changes at each update is written through numpy: in place on the CPU, staged for other devices
-        self._host = {name: self._mem[name].cpu().numpy() for name in INPUTS}
+        self._host = {name: self._mem[name].cpu().numpy() for name in (*INPUTS, *self._shape.picture_names)}
         self._layouts: dict[str, Layout] = {
             "actor": self._shape.actor, "critics": self._shape.critics, "targets": self._shape.targets
         }  # fmt: skip
         for net, own in (("actor", "actor"), ("critics", "targets")):  # those that targets have too
             initialise(self._layouts[own].views(self._mem[net]), stream(seed, f"sac-init-{net}"))
         self._mem["targets"].copy_(self._mem["critics"][: len(self._mem["targets"])])
-        convs = under("conv", self.critic_weights)
-        if self._conv is not None:
-            self._conv.initialise(convs, stream(seed, "sac-init-convolutions"))
+        conv_rng = stream(seed, "sac-init-convolutions")
+        for i, conv in enumerate(self._convs):
+            conv.initialise(under(conv_name(i), self.critic_weights), conv_rng)
         self._noise_rng = stream(seed, "sac-noise")
         self._scale = ActionScale(spec)
         self._temperatures = [make_temperature(cfg, spec.action_dim) for _ in range(num_tasks)]
         self._scaled_reward = make_reward_scale(cfg, num_tasks)
         obs_dim = self._shape.obs_dim
         self._norm: Normalizer = RunningNorm(obs_dim) if cfg.normalize_obs and obs_dim else Identity()
-        weights = self._layouts["actor"].views(self._mem["actor"]) | {f"conv.{name}": w for name, w in convs.items()}
+        weights = self._layouts["actor"].views(self._mem["actor"])
+        weights |= {name: self.critic_weights[name] for name in self._shape.conv_shapes}
         self._policy = ActorPolicy(weights, spec, self._norm, sight, actor)
         self._lr_scale = Scheduled(1.0, 0.0 if cfg.lr_schedule == "linear" else 1.0)
         self.num_updates = 0
@@ -103,7 +102,7 @@ class SAC:
 
     @property
     def critic_weights(self) -> Views:
-        """The live critics, with the convolutions they share under ``conv.``: each update changes them."""
+        """The live critics, with the convolutions they share (``nets/sight.py``): each update changes them."""
         return self._layouts["critics"].views(self._mem["critics"])
 
     def update(self, batch: Batch, value_caps: Sequence[float] = ()) -> Metrics:
@@ -141,7 +140,7 @@ class SAC:
     def _load_batch(self, batch: Batch) -> None:
         host = self._host
         for which, seen in enumerate((batch.obs, batch.next_obs)):
-            self._load_pictures(seen, host["picture_pair"], which)
+            self._load_pictures(seen, which)
         obs, next_obs = (self._fields.vector(o, self.cfg.batch_size) for o in (batch.obs, batch.next_obs))
         self._norm.update(obs)
         self._put(host["obs_pair"][:, 0], self._norm(obs))
@@ -160,13 +159,12 @@ class SAC:
             for name, values in host.items():
                 self._mem[name].copy_(torch.from_numpy(values))
 
-    def _load_pictures(self, obs: Array, blocks: Array, which: int) -> None:
+    def _load_pictures(self, obs: Array, which: int) -> None:
         """Write the pictures of one of both states as blocks ``[shard, which, row, ...]``."""
-        if self._conv is None:
-            return
-        pixels = self._fields.pixels(obs, self.cfg.batch_size, self._fields.pictures[0])
-        for shard, part in enumerate(np.split(pixels, self.cfg.shards)):
-            self._conv.to_blocks(part, blocks[shard, which])
+        for name, conv, picture in zip(self._shape.picture_names, self._convs, self._fields.pictures, strict=True):
+            pixels = self._fields.pixels(obs, self.cfg.batch_size, picture)
+            for shard, part in enumerate(np.split(pixels, self.cfg.shards)):
+                conv.to_blocks(part, self._host[name][shard, which])
 
     def state(self) -> State:
         """Return everything the next update depends on, as copies."""
@@ -211,14 +209,15 @@ class SAC:
         self._pool.close()
 
 
-def refuse_what_only_ppo_takes(spec: EnvSpec, fields: Collection[str] = ()) -> None:
-    """Raise ConfigError for choices, and for observations with named fields other than these."""
+def refuse_what_it_cannot_take(spec: EnvSpec) -> None:
+    """Raise ConfigError for actions that are choices, and for observations that offer picks."""
     if not spec.is_continuous:
         raise ConfigError("SAC needs continuous actions; PPO takes choices: --algo ppo")
-    if spec.obs_dtype.names is not None and not set(spec.obs_dtype.names) <= set(fields):
-        named, known = ", ".join(spec.obs_dtype.names), f" or {' and '.join(sorted(fields))}" if fields else ""
-        takes = "--algo pick chooses among picks" if PICKS in spec.obs_dtype.names else "PPO takes them: --algo ppo"
-        raise ConfigError(f"SAC needs plain observations{known}, not the fields {named}; {takes}")
+    names = spec.obs_dtype.names or ()
+    if PICKS in names:
+        raise ConfigError(
+            f"SAC takes pictures and vectors, not the fields {', '.join(names)}; --algo pick chooses among picks"
+        )
 
 
 def make_sight(cfg: SACSettings, fields: Fields) -> SightSpec | None:
@@ -227,18 +226,20 @@ def make_sight(cfg: SACSettings, fields: Fields) -> SightSpec | None:
         return None
     if not isinstance(cfg, SACConfig):
         raise ConfigError("mtsac learns from vectors, not from pictures; SAC takes both: --algo sac")
-    picture = fields.pictures[0][1:]
-    conv = ConvSpec(picture, cfg.conv_channels, cfg.conv_kernels, cfg.conv_strides, 0, "relu")
-    return SightSpec(fields.frames, conv)
+    convs = tuple(
+        ConvSpec(picture[1:], cfg.conv_channels, cfg.conv_kernels, cfg.conv_strides, 0, "relu")
+        for picture in fields.pictures
+    )
+    return SightSpec(fields.frames, convs)
 
 
 def make_shift_px(cfg: SACSettings, spec: EnvSpec, sight: SightSpec | None) -> int:
     """Return by how much sampled pictures are shifted."""
     if sight is None or not isinstance(cfg, SACConfig):
         return 0
-    _, height, width = sight.conv.picture
-    if cfg.shift_px >= min(height, width):
-        raise ConfigError(f"shift_px {cfg.shift_px} leaves nothing of pictures of {height}x{width}: try 4")
+    for _, height, width in (conv.picture for conv in sight.convs):
+        if cfg.shift_px >= min(height, width):
+            raise ConfigError(f"shift_px {cfg.shift_px} leaves nothing of pictures of {height}x{width}: try 4")
     if cfg.shift_px and spec.protocol.get("pick") == "point":
         raise ConfigError("shift_px moves pictures and not the places picked in them: set it to 0")
     return cfg.shift_px

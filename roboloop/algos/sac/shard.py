@@ -17,10 +17,10 @@ from roboloop.algos.sac.objectives import NO_EXAMPLES, Bounded, Classifier, Exam
 from roboloop.core.config import override, to_dict
 from roboloop.nets.actors import PLAIN, ActorKind, ActorSpec, Whole
 from roboloop.nets.conv import Convolutions, ConvSpec, conv_from_data
-from roboloop.nets.flat import ALIGN, BYTES, Layout, Views, aligned, bytes_of, prefixed, under
+from roboloop.nets.flat import ALIGN, BYTES, Layout, Views, aligned, bytes_of, under
 from roboloop.nets.layers import Scratch
-from roboloop.nets.mlp import MLPSpec, NetSpec
-from roboloop.nets.sight import pixel_norm
+from roboloop.nets.mlp import MLPSpec, NetSpec, Shapes
+from roboloop.nets.sight import conv_name, conv_shapes, num_features, pixel_norm
 from roboloop.nets.soft_modules import SoftModules, SoftSpec, evenness
 from roboloop.nets.trunk import TrunkSpec, build_critics, critic_shapes
 
@@ -36,19 +36,19 @@ class SACShape:
     num_tasks: int = 1
     """Parts of a shard's rows, one after another and equally large; of a set, observations end with the task."""
     examples: ExampleTerms = NO_EXAMPLES
-    conv: ConvSpec | None = None
-    """What reads the picture of an observation that has one."""
+    convs: tuple[ConvSpec, ...] = ()
+    """What reads the pictures of an observation."""
     actor_kind: ActorKind = PLAIN
     """How actions come about."""
 
     @property
     def features(self) -> int:
-        """Numbers that the convolutions make of a picture."""
-        return self.conv.layers()[-1].size if self.conv else 0
+        """Numbers that the convolutions make of all pictures."""
+        return num_features(self.convs)
 
     @property
     def seen_dim(self) -> int:
-        """Numbers that actor and critics see of an observation: features of the picture, then all others."""
+        """Numbers that actor and critics see of an observation: features of the pictures, then all others."""
         return self.features + self.obs_dim
 
     @property
@@ -77,7 +77,7 @@ class SACShape:
     def _net(self, action_dim: int, outputs: int) -> NetSpec:
         """Return the network from observation and action to some numbers."""
         cfg, inputs, tasks = self.cfg, self.obs_dim + action_dim, self.num_tasks
-        if self.conv is not None:
+        if self.convs:
             assert isinstance(cfg, SACConfig)
             head = MLPSpec((cfg.feature_dim + inputs, *cfg.hidden, outputs), cfg.layer_norm)
             return TrunkSpec(self.features, cfg.feature_dim, head)
@@ -99,8 +99,17 @@ class SACShape:
     @property
     def critics(self) -> Layout:
         """All critics' parameters, and behind them the convolutions, which they train."""
-        convs = prefixed("conv", self.conv.shapes()) if self.conv else {}
-        return Layout(critic_shapes(self.critic_spec, self.cfg.num_critics) | convs)
+        return Layout(critic_shapes(self.critic_spec, self.cfg.num_critics) | self.conv_shapes)
+
+    @property
+    def conv_shapes(self) -> Shapes:
+        """Names and shapes of the convolutions' parameters, among those of the critics."""
+        return conv_shapes(self.convs)
+
+    @property
+    def picture_names(self) -> tuple[str, ...]:
+        """Names of the shared arrays that hold pictures."""
+        return tuple(f"picture_pair{i}" for i in range(len(self.convs)))
 
     @property
     def targets(self) -> Layout:
@@ -110,8 +119,8 @@ class SACShape:
     def to_data(self) -> dict[str, Any]:
         """Return the shape as plain data."""
         sizes = {"obs_dim": self.obs_dim, "action_dim": self.action_dim, "num_tasks": self.num_tasks}
-        conv = asdict(self.conv) if self.conv else None
-        more = {"examples": asdict(self.examples), "conv": conv, "actor_kind": asdict(self.actor_kind)}
+        convs = [asdict(conv) for conv in self.convs]
+        more = {"examples": asdict(self.examples), "convs": convs, "actor_kind": asdict(self.actor_kind)}
         return {"cfg": to_dict(self.cfg), **sizes, **more}
 
     @classmethod
@@ -119,9 +128,12 @@ class SACShape:
         """Return the shape that ``to_data`` described."""
         kinds: dict[str, SACSettings] = {"sac": SACConfig(), "mtsac": MTSACConfig()}
         cfg = override(kinds[data["cfg"]["name"]], data["cfg"])
-        conv = conv_from_data(data["conv"]) if data["conv"] else None
-        more = {"examples": ExampleTerms(**data["examples"]), "actor_kind": ActorKind(**data["actor_kind"])}
-        return cls(**{**data, "cfg": cfg, "conv": conv, **more})
+        convs = tuple(map(conv_from_data, data["convs"]))
+        more: dict[str, Any] = {
+            "examples": ExampleTerms(**data["examples"]),
+            "actor_kind": ActorKind(**data["actor_kind"]),
+        }
+        return cls(**{**data, "cfg": cfg, "convs": convs, **more})
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -144,12 +156,15 @@ class SACShape:
     def memory(self) -> Layout:
         """Everything the processes share; batch leaves are ``[shard, row, ...]``."""
         shards, rows, actor, critics = self.cfg.shards, self.rows, self.actor.size, self.critics.size
-        picture_bytes = 2 * self.cfg.batch_size * self.conv.block_bytes if self.conv else 0
+        pictures = {
+            name: (-(-2 * self.cfg.batch_size * conv.block_bytes // BYTES),)
+            for name, conv in zip(self.picture_names, self.convs, strict=True)
+        }
         return Layout({
             "actor": (actor,), "actor_m": (actor,), "actor_v": (actor,), "actor_grad": (shards, actor),
             "critics": (critics,), "critics_m": (critics,), "critics_v": (critics,), "critics_grad": (shards, critics),
-            "targets": (self.targets.size,), "picture_pair": (-(-picture_bytes // BYTES),),
-            "seen_pair": (shards, 2, rows, self.seen_dim if self.conv else 0),
+            "targets": (self.targets.size,), **pictures,
+            "seen_pair": (shards, 2, rows, self.seen_dim if self.convs else 0),
             "obs_pair": (shards, 2, rows, self.obs_dim), "noise_pair": (shards, 2, rows, self.action_dim),
             "action": (shards, rows, self.action_dim), "reward": (shards, rows), "discount": (shards, rows),
             "alpha": (self.num_tasks,), "weight": (self.num_tasks,), "value_cap": (self.num_tasks,), "step": (1,),
@@ -162,9 +177,9 @@ class SACShape:
     def views(self, memory: Tensor) -> Views:
         """Return the shared arrays; pictures as the bytes of their blocks ``[shard, 2, row, ...]``."""
         views = self.memory().views(memory)
-        if self.conv is not None:
-            size, width = 2 * self.cfg.batch_size, self.conv.block_bytes
-            views["picture_pair"] = bytes_of(views["picture_pair"], size, width).view(self.cfg.shards, 2, -1, width)
+        for name, conv in zip(self.picture_names, self.convs, strict=True):
+            size, width = 2 * self.cfg.batch_size, conv.block_bytes
+            views[name] = bytes_of(views[name], size, width).view(self.cfg.shards, 2, -1, width)
         return views
 
 
@@ -208,15 +223,20 @@ class SACShard:
     def _build_sight(self, mem: Views, index: int) -> None:
         """Prepare what actor and critics see of both states: the observations, or what convolutions make of them."""
         shape, both = self._shape, mem["obs_pair"][index]
-        self._convs: Convolutions | None = None
-        if shape.conv is not None:
-            self._vectors, self._blocks = both.flatten(0, 1), mem["picture_pair"][index].flatten(0, 1)
+        self._convs: list[Convolutions] = []
+        if shape.convs:
+            self._vectors = both.flatten(0, 1)
+            self._blocks = [mem[name][index].flatten(0, 1) for name in shape.picture_names]
+            self._features = [conv.layers()[-1].size for conv in shape.convs]
             weights, grads = (shape.critics.views(m) for m in (mem["critics"], mem["critics_grad"][index]))
-            norm = pixel_norm(shape.conv, both.device)
             # nothing is learned from how the second state is seen
-            self._convs = Convolutions(
-                shape.conv, under("conv", weights), under("conv", grads), norm, 2 * self._rows, self._rows
-            )
+            self._convs = [
+                Convolutions(
+                    conv, under(conv_name(i), weights), under(conv_name(i), grads), pixel_norm(conv, both.device),
+                    2 * self._rows, self._rows,
+                )
+                for i, conv in enumerate(shape.convs)
+            ]  # fmt: skip
             both = mem["seen_pair"][index]  # shared: it cannot be seen again once the convolutions have moved
         self._both_obs, self._obs_pair = both.flatten(0, 1), both.unbind(0)
 
@@ -268,8 +288,9 @@ class SACShard:
         """Draw fresh actions in both states, then the gradient of the critics' loss."""
         rows, num_examples = self._rows, self._shape.examples.rows
         obs, next_obs = self._obs_pair
-        if self._convs is not None:
-            torch.cat((self._convs.forward(self._blocks), self._vectors), 1, out=self._both_obs)
+        if self._convs:
+            features = [conv.forward(blocks) for conv, blocks in zip(self._convs, self._blocks, strict=True)]
+            torch.cat((*features, self._vectors), 1, out=self._both_obs)
         self._draw()
         drawn = self._drawn
         torch.cat((next_obs, drawn.action[rows:]), 1, out=self._x_next)
@@ -280,9 +301,11 @@ class SACShard:
         next_q = self._targets.forward(self._x_next)
         q = self._critics.forward(self._x)
         d_q, metrics = self._objective.critic(q, next_q, drawn.log_prob[rows:], self._alphas(rows))
-        d_seen = self._critics.backward(self._weighed(d_q), need_dx=self._convs is not None)
-        if self._convs is not None and d_seen is not None:
-            self._convs.backward(d_seen)
+        d_seen = self._critics.backward(self._weighed(d_q), need_dx=bool(self._convs))
+        if d_seen is not None:
+            # activations go back in place: each picture's convolutions need rows of their own
+            for conv, d_features in zip(self._convs, torch.split(d_seen, self._features, dim=1), strict=True):
+                conv.backward(d_features.contiguous())
         self._report(metrics)
         if num_examples:
             of_examples = self._by_task(self._objective.values(q[0]))[:, :num_examples]

@@ -14,11 +14,12 @@ import numpy as np
 from gymnasium import spaces
 
 from roboloop.core.errors import ConfigError
+from roboloop.core.fields import MASK
 from roboloop.core.raised import where
 from roboloop.core.types import Array
 from roboloop.envs.env import UNBOUNDED
 from roboloop.envs.findings import Findings
-from roboloop.envs.spaces import MASK, Columns, columns, decoder, legal, observations
+from roboloop.envs.spaces import Columns, columns, decoder, legal, observations
 
 BIG_INFO = 100_000
 """Bytes of an info that are worth a warning."""

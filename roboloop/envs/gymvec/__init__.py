@@ -1,0 +1,1 @@
+"""Gymnasium's vector environments: one simulator that steps many environments by one call."""
