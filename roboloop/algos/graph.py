@@ -15,9 +15,9 @@ from roboloop.nets.conv import ConvSpec
 from roboloop.nets.flat import under
 from roboloop.nets.graph import Graph, GraphInputs, Value
 from roboloop.nets.mlp import MLPSpec
-from roboloop.nets.sight import Sight, conv_name, pixel_norm
 from roboloop.nets.stepwise import StepwiseSpec
 from roboloop.nets.trunk import TrunkSpec
+from roboloop.nets.vision import VisionEncoder, conv_name, pixel_norm
 
 HEADS = "a policy with heads or soft modules cannot be exported: only one with algo.net 'plain' can"
 
@@ -52,7 +52,7 @@ def _actor(graph: Graph, policy: ActorPolicy, spec: EnvSpec) -> Value:
     return draw.chosen(graph, _choices(spec), outputs, None, squash=True)
 
 
-def _seeing(graph: Graph, policy: ActorPolicy, sight: Sight, net: TrunkSpec) -> Value:
+def _seeing(graph: Graph, policy: ActorPolicy, sight: VisionEncoder, net: TrunkSpec) -> Value:
     """Return what an actor makes of pictures, and of the vector beside them."""
     seen = draw.observation(graph, spec_from_data(policy.blueprint()["spec"]), sight.fields)
     weights = policy.weights

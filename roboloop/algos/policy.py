@@ -13,7 +13,7 @@ from roboloop.core.blueprint import WithoutWeights, kind_of
 from roboloop.core.errors import ConfigError
 from roboloop.core.state import spec_from_data, spec_to_data
 from roboloop.core.types import Array, Decision, EnvSpec, State
-from roboloop.nets.actors import PLAIN, ActorKind, ActorSpec, Whole
+from roboloop.nets.actors import PLAIN, ActorKind, ActorSpec, JointActor
 from roboloop.nets.flat import Layout, Views, clone, restore, under
 from roboloop.nets.grouped import places_by_group
 from roboloop.nets.heads import LOG_STD_MAX, LOG_STD_MIN
@@ -21,9 +21,9 @@ from roboloop.nets.layers import Scratch
 from roboloop.nets.mlp import MLPSpec, NetSpec
 from roboloop.nets.normalize import FollowedNorm, Identity, Normalizer, normalizer_of
 from roboloop.nets.observations import action_mask
-from roboloop.nets.sight import Sight, SightSpec, conv_shapes
 from roboloop.nets.soft_modules import SoftModules, SoftSpec
 from roboloop.nets.trunk import TrunkSpec
+from roboloop.nets.vision import VisionEncoder, VisionSpec, conv_shapes
 
 
 class ActionScale:
@@ -115,9 +115,9 @@ def actor_of(weights: Views, kind: ActorKind, action_dim: int) -> ActorSpec:
     return ActorSpec(kind, action_dim, net_of(under("pick", weights)), net_of(under("place", weights)))
 
 
-def sight_of(data: Mapping[str, Any]) -> SightSpec | None:
+def sight_of(data: Mapping[str, Any]) -> VisionSpec | None:
     """Return how a policy that was written down sees pictures; None where it sees none."""
-    return SightSpec.from_data(data["sight"]) if "sight" in data else None
+    return VisionSpec.from_data(data["sight"]) if "sight" in data else None
 
 
 def squashed(outputs: Array, explore: bool, rng: np.random.Generator) -> Array:
@@ -141,12 +141,12 @@ class ActorPolicy:
         weights: Views,
         spec: EnvSpec,
         norm: Normalizer,
-        sight: SightSpec | None = None,
+        sight: VisionSpec | None = None,
         kind: ActorKind = PLAIN,
     ) -> None:
         self.weights = weights
         self.norm = norm
-        self.sight = Sight(sight, spec, weights) if sight else None
+        self.sight = VisionEncoder(sight, spec, weights) if sight else None
         self.version = 0
         self._spec = spec
         self._scale = ActionScale(spec)
@@ -173,7 +173,7 @@ class ActorPolicy:
     @property
     def routing(self) -> list[Array]:
         """Who feeds whom among soft modules, for the rows last acted on; other networks have none."""
-        net = self._actor.net if isinstance(self._actor, Whole) else None
+        net = self._actor.net if isinstance(self._actor, JointActor) else None
         return [p.cpu().numpy().copy() for p in net.routing] if isinstance(net, SoftModules) else []
 
     def _drawn(self, obs: Array, explore: bool, rng: np.random.Generator) -> Array:
@@ -189,7 +189,7 @@ class ActorPolicy:
         noise = rng.standard_normal((len(seen), self._spec.action_dim), dtype=np.float32)
         return self._actor.draw(seen, torch.from_numpy(noise).to(self._device)).action.cpu().numpy()
 
-    def _seen(self, sight: Sight, obs: Array) -> Tensor:
+    def _seen(self, sight: VisionEncoder, obs: Array) -> Tensor:
         """Return rows of the pictures' features and the scaled vector."""
         features, vector = sight.features(obs), self.norm(sight.vector(obs))
         return torch.cat((features, torch.from_numpy(vector).to(self._device)), 1) if vector.size else features
@@ -201,7 +201,7 @@ class ActorPolicy:
 
     def _forward(self, x: Tensor) -> Array:
         self._size_for(len(x))
-        assert isinstance(self._actor, Whole)
+        assert isinstance(self._actor, JointActor)
         y = self._actor.net.forward(x)
         outputs: Array = (y if self._device.type == "cpu" else y.cpu()).numpy()
         return outputs

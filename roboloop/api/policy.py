@@ -9,8 +9,8 @@ import numpy as np
 
 from roboloop.core.errors import ConfigError
 from roboloop.core.rng import stream
-from roboloop.core.types import Array, EnvSpec, PortablePolicy, RewardAware
-from roboloop.sample.stack import FrameStack
+from roboloop.core.types import Array, EnvSpec, PortablePolicy
+from roboloop.sample.acting import Acting
 
 
 class LoadedPolicy:
@@ -24,39 +24,33 @@ class LoadedPolicy:
         self.policy, self.spec = policy, spec
         self._frames = frame_stack
         self._rng = stream(seed, "python-policy")
-        self._stack: FrameStack | None = None
-        self._memory: Array = np.zeros((0, policy.memory_size), np.float32)
+        self._acting: Acting | None = None
         self._begins: Array = np.zeros(0, bool)
 
     def reset(self, ended: Any = None) -> None:
         """Forget: everything, or of a batch those rows where ``ended`` is true."""
         if ended is None:
-            self._stack = None
-        elif self._stack is not None:
+            self._acting = None
+        elif self._acting is not None:
             self._begins |= np.asarray(ended, bool).reshape(len(self._begins))
 
     def act(self, obs: Any, explore: bool = False) -> Any:
         """Return the action for an observation, or actions for a batch ``[B, ...]``; greedy unless ``explore``."""
         rows, is_batch = self._rows(obs)
-        if self._stack is None:
-            self._stack = FrameStack(self.spec, len(rows), self._frames)
-            self._memory = np.zeros((len(rows), self.policy.memory_size), np.float32)
+        if self._acting is None:
+            self._acting = Acting(self.spec, len(rows), self._frames, self.policy)
             self._begins = np.ones(len(rows), bool)
         elif len(rows) != len(self._begins):
             raise ConfigError(f"{len(rows)} observations after {len(self._begins)}: call reset() in between")
-        self._memory[self._begins] = 0
         for row, begins in enumerate(self._begins):
-            (self._stack.reset if begins else self._stack.push)(row, rows[row])
+            (self._acting.begin if begins else self._acting.stack.push)(row, rows[row])
         self._begins[:] = False
-        action, memory, *_ = self.policy.act(self._stack.stacked, self._memory, explore, self._rng)
-        self._memory = np.array(memory, np.float32)
-        return self._actions(np.array(action, np.float32), is_batch)
+        return self._actions(np.array(self._acting.decide(explore, self._rng).action, np.float32), is_batch)
 
     def observe_reward(self, reward: Any) -> None:
         """Tell what the last actions brought; only policies that follow a target return, such as ``dt``, need it."""
-        if isinstance(self.policy, RewardAware):
-            rewards = np.asarray(reward, np.float32).reshape(len(self._memory))
-            self._memory = np.array(self.policy.observe_reward(self._memory, rewards), np.float32)
+        if self._acting is not None:
+            self._acting.observe_reward(np.asarray(reward, np.float32).reshape(len(self._begins)))
 
     def _rows(self, obs: Any) -> tuple[Array, bool]:
         """Return observations as a batch in our form, and whether they were one."""

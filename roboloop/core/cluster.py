@@ -34,7 +34,7 @@ def connect(address: str, num_cpus: float = 0.0) -> tuple[ModuleType, bool]:
     Without an address that is $RAY_ADDRESS, or else a cluster of this machine alone, made with at least so many CPUs.
     """
     head = (address or os.environ.get("RAY_ADDRESS", "")).removeprefix(SCHEME)
-    if not head or _knock(head) == LOOPBACK:
+    if not head or _check_reachable(head) == LOOPBACK:
         os.environ.setdefault(LOOPBACK_ONLY, "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if AUTH_MODE not in os.environ:
@@ -91,7 +91,7 @@ def telling_line(error: Exception) -> str:
     return [*exceptions[-1:], *deaths, *lines, type(error).__name__][0]
 
 
-def _knock(head: str) -> str:
+def _check_reachable(head: str) -> str:
     """Return the host; refuse an address where nobody listens, before Ray waits for it for minutes."""
     host, _, port = head.rpartition(":")
     if not host or not port.isdecimal():

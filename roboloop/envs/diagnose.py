@@ -13,17 +13,14 @@ import numpy as np
 from roboloop.core.errors import UserError, needs_extra
 from roboloop.core.fields import MASK
 from roboloop.core.raised import where
+from roboloop.core.resolve import resolve
 from roboloop.core.shared_state import random_state_kept
 from roboloop.core.types import Array, Env, EnvSpec, State
 from roboloop.envs import check, registry
 from roboloop.envs.config import EnvConfig
-from roboloop.envs.findings import Findings, Unusable
-from roboloop.envs.gym.check import GymCheck
-from roboloop.envs.gym.world import ATARI, DEFAULT_HORIZON, raw
+from roboloop.envs.findings import BUDGET_S, Findings, Unusable
 from roboloop.envs.headless import usable_backend
 
-BUDGET_S = 10.0
-"""Longest time for which an environment is played at random, in seconds."""
 CONTRACT_STEPS = 60
 SHORT_STEPS = 5
 SHORT_HORIZON = 50
@@ -112,8 +109,8 @@ def examine(cfg: EnvConfig, found: Findings, steps: int) -> EnvFacts | None:
 
 def first_look(cfg: EnvConfig, found: Findings) -> None:
     """Take a few steps in an environment of the user's own; no random stream of this process is changed."""
-    suite, _ = registry.split(cfg.id)
-    if registry.is_ours(suite) and not registry.find_suite(suite).is_gymnasiums and not cfg.reward:
+    suite = registry.suite_of(cfg)
+    if registry.is_ours(registry.split(cfg.id)[0]) and not suite.is_gymnasiums and not cfg.reward:
         return  # ours are checked by our tests
     try:
         with random_state_kept():
@@ -130,24 +127,11 @@ def _tasks(cfg: EnvConfig) -> tuple[str, ...]:
 
 
 def _look_inside(task: str, cfg: EnvConfig, found: Findings, steps: int, short: bool) -> None:
-    """Check what only Gymnasium's own interface shows."""
-    if registry.split(cfg.id)[0] != "gym" or task.startswith(ATARI):
-        return
-    with usable_backend(), needs_extra("suite 'gym'", ("mujoco",), "gym"), found.during("making the environment"):
-        env, limit = raw(task)
-    try:
-        looked = GymCheck(env, found)
-        looked.check_spaces()
-        horizon = cfg.horizon(limit or DEFAULT_HORIZON, False)
-        looked.play(steps, BUDGET_S, horizon)
-        looked.check_render()
-        if limit is None and cfg.max_episode_steps is None and not looked.ended:
-            seen = f"no episode ended in {looked.num_steps} steps and " if not short else ""
-            text = f"{seen}it has no max_episode_steps: episodes are cut at {DEFAULT_HORIZON} steps"
-            found.warn("endless", f"{text}; register a limit or set --env.max-episode-steps")
-    finally:
-        with found.during("close()"):
-            env.close()
+    """Check what only the suite's own interface shows."""
+    suite = registry.suite_of(cfg)
+    if suite.examine is not None:
+        with usable_backend(), needs_extra(f"suite {suite.name!r}", suite.packages, suite.name):
+            resolve(suite.examine)(task, registry.complete(cfg), found, steps, short)
 
 
 def _maker(cfg: EnvConfig, column: int) -> Callable[[], Env]:

@@ -25,6 +25,10 @@ class Finding:
         return f"{self.level}: {self.text}"
 
 
+BUDGET_S = 10.0
+"""Longest time for which an environment is played at random, in seconds."""
+
+
 class Unusable(Exception):
     """An environment is so broken that nothing more can be checked; the reason is among the findings."""
 

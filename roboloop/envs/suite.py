@@ -59,6 +59,8 @@ class Suite:
     """``check_reachable(task, config)`` raises where a robot does not answer at its address."""
     modules: Callable[[str], Sequence[str]] = _no_modules
     """Modules of other people that making a task imports."""
+    examine: Function | None = None
+    """``examine(task, config, findings, steps, short)``: what ``envs check`` looks at beside our own contract."""
     is_gymnasiums: bool = False
     """Whether its tasks are Gymnasium's own ids; those of all other suites of ours are registered with Gymnasium."""
     is_environment: Function | None = None

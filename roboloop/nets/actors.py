@@ -1,7 +1,7 @@
 """Actors of soft actor-critic: networks with heads that draw actions, and the way back from an action's gradient.
 
-One network may say all columns (``Whole``), or one says what to pick and another, which sees that, where to place it
-(``InTurn``). Columns are tanh-Gaussian, or one choice among K as a one-hot row of -1 and 1.
+One network may say all columns (``JointActor``), or one says what to pick and another, which sees that, where to place
+it (``AutoregressiveActor``). Columns are tanh-Gaussian, or one choice among K as a one-hot row of -1 and 1.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Head(Protocol):
         """Return actions for outputs ``[N, outputs]`` and noise ``[N, columns]``."""
         ...
 
-    def pulled_back(self, d_action: Tensor, d_log_prob: float | Tensor) -> Tensor:
+    def vjp(self, d_action: Tensor, d_log_prob: float | Tensor) -> Tensor:
         """Return the gradient of the outputs, of the first rows that were drawn or of all."""
         ...
 
@@ -59,7 +59,7 @@ class TanhGaussian:
         self._drawn = sample(outputs, noise)
         return Drawn(self._drawn.action, self._drawn.log_prob)
 
-    def pulled_back(self, d_action: Tensor, d_log_prob: float | Tensor) -> Tensor:
+    def vjp(self, d_action: Tensor, d_log_prob: float | Tensor) -> Tensor:
         """Return the gradient through the reparametrised sample."""
         assert self._drawn is not None, "draw first"
         return sample_gradient(self._drawn.first(len(d_action)), d_action, d_log_prob)
@@ -91,7 +91,7 @@ class Choice:
         self._hard = one_hot(noisy.argmax(1), self.columns).to(outputs.dtype)
         return Drawn(2.0 * self._hard - 1.0, (self._hard * self._log_chance).sum(1))
 
-    def pulled_back(self, d_action: Tensor, d_log_prob: float | Tensor) -> Tensor:
+    def vjp(self, d_action: Tensor, d_log_prob: float | Tensor) -> Tensor:
         """Return the gradient of the logits: through the softened row, and through log p."""
         rows = len(d_action)
         soft, hard, log_chance = self._soft[:rows], self._hard[:rows], self._log_chance[:rows]
@@ -105,7 +105,7 @@ class Choice:
         return 2.0 * one_hot(outputs.argmax(1), self.columns).to(outputs.dtype) - 1.0
 
 
-class Beside:
+class ConcatHead:
     """Two heads over one network: the first ones of the outputs and columns are the first head's."""
 
     def __init__(self, first: Head, second: Head) -> None:
@@ -118,10 +118,10 @@ class Beside:
         b = self._second.draw(outputs[:, self._first.outputs :], noise[:, self._first.columns :])
         return joined(a, b)
 
-    def pulled_back(self, d_action: Tensor, d_log_prob: float | Tensor) -> Tensor:
+    def vjp(self, d_action: Tensor, d_log_prob: float | Tensor) -> Tensor:
         """Return both heads' gradients."""
-        a = self._first.pulled_back(d_action[:, : self._first.columns], d_log_prob)
-        return torch.cat((a, self._second.pulled_back(d_action[:, self._first.columns :], d_log_prob)), 1)
+        a = self._first.vjp(d_action[:, : self._first.columns], d_log_prob)
+        return torch.cat((a, self._second.vjp(d_action[:, self._first.columns :], d_log_prob)), 1)
 
     def likeliest(self, outputs: Tensor) -> Tensor:
         """Return both heads' columns without noise."""
@@ -150,7 +150,7 @@ class Actor(Protocol):
         ...
 
 
-class Whole:
+class JointActor:
     """One network says all columns."""
 
     def __init__(self, net: Net, head: Head) -> None:
@@ -162,11 +162,11 @@ class Whole:
 
     def backward(self, d_action: Tensor, d_log_prob: float | Tensor) -> None:
         """Go back through head and network."""
-        self.net.backward(self._head.pulled_back(d_action, d_log_prob))
+        self.net.backward(self._head.vjp(d_action, d_log_prob))
 
     def backward_to(self, d_action: Tensor, d_log_prob: float | Tensor, column: int) -> Tensor:
         """Do the same, and return the gradient of the inputs from a column on."""
-        d_outputs = self._head.pulled_back(d_action, d_log_prob)
+        d_outputs = self._head.vjp(d_action, d_log_prob)
         d_inputs = self.net.backward_inputs_from(d_outputs, column)
         self.net.backward(d_outputs)
         return d_inputs
@@ -176,10 +176,10 @@ class Whole:
         return self._head.likeliest(self.net.forward(obs))
 
 
-class InTurn:
+class AutoregressiveActor:
     """pi(p | o) pi(d | o, p): what was picked is seen by the network that places it."""
 
-    def __init__(self, pick: Whole, place: Whole) -> None:
+    def __init__(self, pick: JointActor, place: JointActor) -> None:
         self._pick, self._place = pick, place
         self._num_seen, self._num_picked = 0, pick.columns
 
@@ -224,7 +224,7 @@ class ActorKind:
         if self.is_plain:
             return TanhGaussian(action_dim)
         pick = Choice(self.pick_dim, self.temperature) if self.is_choice else TanhGaussian(self.pick_dim)
-        return pick if self.in_turn else Beside(pick, self.place_head(action_dim))
+        return pick if self.in_turn else ConcatHead(pick, self.place_head(action_dim))
 
     def place_head(self, action_dim: int) -> Head:
         """Return the head of what is not picked."""
@@ -257,13 +257,15 @@ class ActorSpec:
 
     def build(
         self, weights: Views, grads: Views | None, rows: int, scratch: Scratch, name: str = "actor", blocks: int = 1
-    ) -> Whole | InTurn:
+    ) -> JointActor | AutoregressiveActor:
         """Return the actor over weights; ``rows`` are so many ``blocks`` of all groups."""
         head = self.kind.head(self.action_dim)
         if self.place is None:
-            return Whole(self.net.build(weights, grads, rows, scratch, name, blocks), head)
+            return JointActor(self.net.build(weights, grads, rows, scratch, name, blocks), head)
         parts = []
         for part, net in (("pick", self.net), ("place", self.place)):
             own = under(part, weights), under(part, grads) if grads else None
             parts.append(net.build(*own, rows, scratch, f"{name}.{part}", blocks))
-        return InTurn(Whole(parts[0], head), Whole(parts[1], self.kind.place_head(self.action_dim)))
+        return AutoregressiveActor(
+            JointActor(parts[0], head), JointActor(parts[1], self.kind.place_head(self.action_dim))
+        )

@@ -219,7 +219,7 @@ class Convolutions:
         results = self._results(part)
         for i in reversed(range(len(self._shapes))):
             shape, (d_weight, d_bias) = self._shapes[i], self._grads[i]
-            dy = self._act.pull_back(dy, results[i])
+            dy = self._act.vjp(dy, results[i])
             x = results[i - 1] if i else self._floats(part)
             if shape.patch < SMALL_PATCH:
                 by_weight, by_bias = weight_gradient(dy, x, self._weights[i][0], shape.stride)

@@ -110,7 +110,7 @@ class Activation:
         raise NotImplementedError
 
     @staticmethod
-    def pull_back(dy: Tensor, y: Tensor) -> Tensor:
+    def vjp(dy: Tensor, y: Tensor) -> Tensor:
         """Multiply the gradient by the slope where the result was ``y``, in place."""
         raise NotImplementedError
 
@@ -121,7 +121,7 @@ class Activation:
 
     def backward(self, dy: Tensor, need_dx: bool) -> Tensor:
         """Return the gradient memory, times the slope."""
-        return self.pull_back(dy, self._y[: dy.shape[0]])
+        return self.vjp(dy, self._y[: dy.shape[0]])
 
 
 class ReLU(Activation):
@@ -133,7 +133,7 @@ class ReLU(Activation):
         return x.relu_() if out is x else torch.clamp_min(x, 0.0, out=out)
 
     @staticmethod
-    def pull_back(dy: Tensor, y: Tensor) -> Tensor:
+    def vjp(dy: Tensor, y: Tensor) -> Tensor:
         """Set the gradient to zero where the output was."""
         torch.ops.aten.threshold_backward.grad_input(dy, y, 0, grad_input=dy)
         return dy
@@ -148,7 +148,7 @@ class Tanh(Activation):
         return torch.tanh(x, out=out)
 
     @staticmethod
-    def pull_back(dy: Tensor, y: Tensor) -> Tensor:
+    def vjp(dy: Tensor, y: Tensor) -> Tensor:
         """Multiply by 1 - y^2."""
         torch.ops.aten.tanh_backward.grad_input(dy, y, grad_input=dy)
         return dy
@@ -164,7 +164,7 @@ class ELU(Activation):
         return torch.maximum(x, below, out=out)
 
     @staticmethod
-    def pull_back(dy: Tensor, y: Tensor) -> Tensor:
+    def vjp(dy: Tensor, y: Tensor) -> Tensor:
         """Multiply by min(y, 0) + 1."""
         torch.ops.aten.elu_backward.grad_input(dy, 1.0, 1.0, 1.0, True, y, grad_input=dy)
         return dy

@@ -199,9 +199,9 @@ class SoftModules:
         """Return the gradients of the embeddings of state and task."""
         rows = dy.shape[0]
         d_routing, d_first = self._back_through_modules(dy)
-        d_f = ReLU.pull_back(must(self._first.backward(d_first, True)), self._f_active[:rows])
+        d_f = ReLU.vjp(must(self._first.backward(d_first, True)), self._f_active[:rows])
         d_e = self._back_through_routing(d_routing)
-        d_active = ReLU.pull_back(must(self._gate.backward(d_e, True)), self._e_active[:rows])
+        d_active = ReLU.vjp(must(self._gate.backward(d_e, True)), self._e_active[:rows])
         return d_f.addcmul_(d_active, self._h[:rows]), d_active * self._f[:rows]
 
     def _back_through_modules(self, dy: Tensor) -> tuple[list[Tensor], Tensor]:
@@ -210,7 +210,7 @@ class SoftModules:
         d_m = must(self._out.backward(dy, True)).unsqueeze(0)
         d_routing: list[Tensor] = []
         for i in reversed(range(self._spec.layers)):
-            d_m = ReLU.pull_back(d_m, self._m[i][:, :rows])
+            d_m = ReLU.vjp(d_m, self._m[i][:, :rows])
             g, routing = self._g[i][:, :rows], self.routing[i][:rows]
             d_routing.insert(0, torch.einsum("trw,frw->rtf", d_m, g))
             d_g = torch.einsum("rtf,trw->frw", routing, d_m)
@@ -227,7 +227,7 @@ class SoftModules:
             p = self.chances[i][:rows]
             # of softmax over those who feed: p (dp - sum p dp); also where only the likeliest does
             d_raw = p * (d_routing[i] - (p * d_routing[i]).sum(2, keepdim=True))
-            d_c = ReLU.pull_back(must(self._route[i].backward(d_raw.flatten(1), True)), self._c[i][:rows])
+            d_c = ReLU.vjp(must(self._route[i].backward(d_raw.flatten(1), True)), self._c[i][:rows])
             if i == 0:
                 return d_e.add_(d_c)
             d_e.addcmul_(d_c, self._seen_out[i - 1][:rows])

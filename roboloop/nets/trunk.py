@@ -34,16 +34,16 @@ class TrunkSpec:
 
     def build(
         self, weights: Views, grads: Views | None, rows: int, scratch: Scratch, name: str = "net", blocks: int = 1
-    ) -> Trunked:
+    ) -> TrunkHead:
         """Return the network over weights."""
         head = self.head.build(*_parts("head", weights, grads), rows, scratch, name, blocks)
         return self.under(head, weights, grads, rows, scratch, name)
 
     def under(
         self, head: Net | Ensemble, weights: Views, grads: Views | None, rows: int, scratch: Scratch, name: str
-    ) -> Trunked:
+    ) -> TrunkHead:
         """Put a trunk of these weights under a head."""
-        return Trunked(self.trunk.build(*_parts("trunk", weights, grads), rows, scratch, f"{name}.trunk"), head, self)
+        return TrunkHead(self.trunk.build(*_parts("trunk", weights, grads), rows, scratch, f"{name}.trunk"), head, self)
 
     @classmethod
     def of(cls, weights: Views) -> TrunkSpec:
@@ -52,7 +52,7 @@ class TrunkSpec:
         return cls(features, width, MLPSpec.of(under("head", weights)))
 
 
-class Trunked:
+class TrunkHead:
     """A trunk and a head; gradients by the inputs are those of the features alone, or of columns behind them."""
 
     def __init__(self, trunk: MLP, head: Net | Ensemble, spec: TrunkSpec) -> None:

@@ -15,7 +15,7 @@ from roboloop.run.config import Experiment
 _MAX_NAME = 100
 
 
-def moved(cfg: Experiment, env_id: str | None, flags: Sequence[str]) -> Experiment:
+def with_env(cfg: Experiment, env_id: str | None, flags: Sequence[str]) -> Experiment:
     """Return a run's config with another environment, or with other settings (``--env.KEY VALUE``) of its own."""
     check_flags(flags)
     if env_id is None and not flags:

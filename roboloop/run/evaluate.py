@@ -15,11 +15,11 @@ import numpy as np
 from roboloop.core.errors import DataError, UserError, WorkerLost
 from roboloop.core.raised import where
 from roboloop.core.rng import derive, stream
-from roboloop.core.types import Array, Env, Policy, RewardAware
+from roboloop.core.types import Array, Env, Policy
 from roboloop.envs.env import SimulatorDied, counted
 from roboloop.envs.panda.robot import Holding, RobotFault
+from roboloop.sample.acting import Acting
 from roboloop.sample.group import EnvBroken, check_actions
-from roboloop.sample.stack import FrameStack
 from roboloop.track.metrics import JsonlLog, finite
 from roboloop.track.read import WEIGHTS, read_jsonl
 from roboloop.track.stats import bootstrap_interval, wilson_interval
@@ -153,27 +153,25 @@ class Evaluator:
         """Run up to one episode per lane; one whose simulator dies is begun again in a new one."""
         # a lane is fixed by the episode, and the batch always has all lanes, so that an episode's numbers do not
         # depend on which others are still to do
-        stack = FrameStack(self._envs[0].spec, self._lanes, self._frame_stack)
+        acting = Acting(self._envs[0].spec, self._lanes, self._frame_stack, policy)
         rng = stream(plan.seed, "evaluation-policy")
-        memory = np.zeros((self._lanes, policy.memory_size), np.float32)
         running = {e % self._lanes: e for e in episodes}
         tally, deaths = {lane: _nothing_yet() for lane in running}, dict.fromkeys(running, 0)
         for lane, episode in running.items():
             with _named_faults(f"reset of episode {episode}"):
-                stack.reset(lane, self._envs[lane].reset(self._seed(plan, episode)))
+                acting.begin(lane, self._envs[lane].reset(self._seed(plan, episode)))
             self._beat()
         for lane in set(range(self._lanes if self._tasks else 0)) - running.keys():
             # an idle lane too shows its task: which rows a head has must not depend on which episodes are to do
-            stack.reset(lane, self._envs[lane].reset(0))
+            acting.begin(lane, self._envs[lane].reset(0))
             self._beat()
         while running:
-            action, memory, *_ = policy.act(stack.stacked, memory, False, rng)
+            action = acting.decide(False, rng).action
             check_actions(action, self._envs[0].spec.action_dim)
-            raw_reward = np.zeros(self._lanes, np.float32)
             for lane, episode in list(running.items()):
                 try:
                     with _named_faults(f"episode {episode}"):
-                        raw_reward[lane], ended = self._step(lane, action[lane], stack, tally[lane])
+                        ended = self._step(lane, action[lane], acting, tally[lane])
                 except SimulatorDied as death:
                     deaths[lane] += 1
                     self._renew(lane)
@@ -182,30 +180,28 @@ class Evaluator:
                     said = "counted as it stood" if ended else "begun again"
                     tell(f"the simulator of episode {episode} died: {death}; {said}")
                     if not ended:
-                        stack.reset(lane, self._envs[lane].reset(self._seed(plan, episode)))
-                        tally[lane], memory[lane] = _nothing_yet(), 0.0
+                        acting.begin(lane, self._envs[lane].reset(self._seed(plan, episode)))
+                        tally[lane] = _nothing_yet()
                 if ended:
                     del running[lane]
                     _hold(self._envs[lane])
                     about = {"episode": episode, "seed": self._seed(plan, episode)}
                     task = {"task": self._tasks[episode % len(self._tasks)]} if self._tasks else {}
                     yield {**about, **task, **_plain(tally[lane])}
-            if isinstance(policy, RewardAware):
-                memory = policy.observe_reward(memory, raw_reward)
 
-    def _step(self, lane: int, action: Array, stack: FrameStack, tally: dict[str, float]) -> tuple[float, bool]:
-        """Return the env's own reward, and whether the episode has ended."""
+    def _step(self, lane: int, action: Array, acting: Acting, tally: dict[str, float]) -> bool:
+        """Take a step, and say whether the episode has ended."""
         obs, reward, terminated, truncated, info = self._envs[lane].step(action)
         self._beat()
         self._steps += 1
         self.watch(self._done, self._total, self._steps)
-        stack.push(lane, obs)
         raw_reward = float(info.get("raw_reward", reward))
+        acting.see(lane, obs, raw_reward)
         tally["return"] += raw_reward
         tally["length"] += 1
         tally["success"] = float(np.fmax(tally["success"], info.get("success", math.nan)))
         tally.update(counted(info))
-        return raw_reward, terminated or truncated
+        return terminated or truncated
 
     def _renew(self, lane: int) -> None:
         """Replace a simulator that died."""

@@ -201,26 +201,28 @@ class OnnxPolicy:
 def largest_difference(policy: Policy, exported: Policy, env: Env, frame_stack: int, line: LiveLine) -> float:
     """Let both see what an environment shows our policy, each with its own memory; return how far they ever part."""
     from roboloop.algos.policy import ActionScale, in_bounds
+    from roboloop.sample.acting import Acting
     from roboloop.sample.group import check_actions
-    from roboloop.sample.stack import FrameStack
 
-    scale, stack, rng = ActionScale(env.spec), FrameStack(env.spec, 1, frame_stack), np.random.default_rng(0)
+    scale, rng = ActionScale(env.spec), np.random.default_rng(0)
+    both = [Acting(env.spec, 1, frame_stack, each) for each in (policy, exported)]
     largest, episodes, ended = 0.0, 0, True
     for step in range(PARITY_STEPS):
         if line.is_due:
             line.show(f"compared over {step}/{PARITY_STEPS} steps")
         if ended:
-            stack.reset(0, env.reset(derive(0, "export-parity", episodes)))
+            first = env.reset(derive(0, "export-parity", episodes))
             episodes += 1
-            our_memory = memory = np.zeros((1, policy.memory_size), np.float32)
-        ours = policy.act(stack.stacked, our_memory, False, rng)
+            for each in both:
+                each.begin(0, first)
+        ours, theirs = (each.decide(False, rng) for each in both)
         check_actions(ours.action, env.spec.action_dim)
-        theirs = exported.act(stack.stacked, memory, False, rng)
-        our_memory, memory = ours.memory, theirs.memory
-        pairs = (scale.to_unit(in_bounds(ours.action, env.spec)), scale.to_unit(theirs.action)), (our_memory, memory)
+        actions = scale.to_unit(in_bounds(ours.action, env.spec)), scale.to_unit(theirs.action)
+        pairs = actions, (ours.memory, theirs.memory)
         gaps = [np.abs(a - b).max(initial=0.0) for a, b in pairs]
         largest = float(np.max([largest, *gaps]))
-        obs, _, terminated, truncated, _ = env.step(ours.action[0])
-        stack.push(0, obs)
+        obs, reward, terminated, truncated, info = env.step(ours.action[0])
+        for each in both:
+            each.see(0, obs, info.get("raw_reward", reward))
         ended = terminated or truncated
     return largest

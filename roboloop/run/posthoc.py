@@ -17,13 +17,13 @@ from roboloop.core.flags import parse_flags
 from roboloop.core.sealed import Chain
 from roboloop.core.tasks import forced_schedule
 from roboloop.core.text import printable
-from roboloop.core.types import Array, Env, Policy, PortablePolicy, RewardAware
+from roboloop.core.types import Array, Env, Policy, PortablePolicy
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
 from roboloop.run import build, checkpoint
 from roboloop.run.checkpoint import Checkpoint
 from roboloop.run.config import Experiment
-from roboloop.run.elsewhere import moved, name_of
+from roboloop.run.elsewhere import name_of, with_env
 from roboloop.run.evaluate import TEST, Evaluator, Plan, Summary
 from roboloop.run.rundir import RunDir
 from roboloop.run.runner import describe
@@ -67,7 +67,7 @@ class EvalRequest:
 
     def config(self, run: RunDir) -> Experiment:
         """Return the run's config, with the environment to evaluate in."""
-        return moved(run.config, self.env_id, self.env_flags)
+        return with_env(run.config, self.env_id, self.env_flags)
 
     @property
     def plan(self) -> Plan:
@@ -112,7 +112,7 @@ def evaluate_run(path: Path, which: str, wish: EvalRequest, tell: Callable[[str]
         raise ConfigError("--video is for one checkpoint in a simulator: not for all, and a robot has no pictures")
     if wish.video:
         _check_pictures(cfg.env)
-    exam = _Exam(run, wish, cfg, tell)
+    exam = _CheckpointEvaluator(run, wish, cfg, tell)
     try:
         if wish.target is not None:
             tell(f"asked for a return of {wish.target:g}")
@@ -129,7 +129,7 @@ def evaluate_run(path: Path, which: str, wish: EvalRequest, tell: Callable[[str]
         exam.close()
 
 
-class _Exam:
+class _CheckpointEvaluator:
     """One plan for any checkpoint of a run, in the same environments."""
 
     def __init__(self, run: RunDir, wish: EvalRequest, cfg: Experiment, tell: Callable[[str], None]) -> None:
@@ -151,7 +151,7 @@ class _Exam:
             policy = with_target_return(policy, target, run)
             about["target"] = target
         if self._wish.schedule:
-            policy = led_by(policy, self._wish.schedule, run)
+            policy = with_schedule(policy, self._wish.schedule, run)
             about["schedule"] = self._wish.schedule
         if self._wish.pick:
             about["pick"] = self._wish.pick
@@ -190,7 +190,9 @@ class _Seen:
         self._show(said)
 
 
-def _evaluate_all(run: RunDir, exam: _Exam, wish: EvalRequest, tell: Callable[[str], None]) -> dict[int, Summary]:
+def _evaluate_all(
+    run: RunDir, exam: _CheckpointEvaluator, wish: EvalRequest, tell: Callable[[str], None]
+) -> dict[int, Summary]:
     """Evaluate every checkpoint, oldest first, and write the rows that training would have written."""
     out = run.path / AFTERWARDS.replace(".", f"{wish.suffix}.")
     rows: list[dict[str, Any]] = []
@@ -226,14 +228,14 @@ def with_target_return(policy: PortablePolicy, target: float, run: RunDir) -> Po
     return policy.with_target(target)
 
 
-def led_by(policy: PortablePolicy, schedule: str, run: RunDir) -> PortablePolicy:
+def with_schedule(policy: PortablePolicy, schedule: str, run: RunDir) -> PortablePolicy:
     """Return a policy of several tasks that follows a schedule."""
     from roboloop.algos.guided.intention_policy import IntentionPolicy
 
     if not isinstance(policy, IntentionPolicy):
         raise DataError(f"--task and --schedule are for policies of several tasks: {run.path} trained "
                         f"{run.config.algo.name}")  # fmt: skip
-    return policy.led_by(forced_schedule(schedule))
+    return policy.with_schedule(forced_schedule(schedule))
 
 
 def picking_by(run: RunDir, way: str) -> Experiment:
@@ -318,7 +320,7 @@ def _record(policy: Policy, cfg: Experiment, out: Path, plan: Plan) -> Path:
     """Film the first episodes of a plan, one after another; of a set of tasks, the first of each of the first tasks."""
     import numpy as np
 
-    from roboloop.sample.stack import FrameStack
+    from roboloop.sample.acting import Acting
     from roboloop.track.video import write_video
 
     rng = np.random.default_rng(plan.seed)
@@ -326,16 +328,12 @@ def _record(policy: Policy, cfg: Experiment, out: Path, plan: Plan) -> Path:
     tasks = registry.task_set(cfg.env.id)
     for episode in range(min(_VIDEO_EPISODES, plan.episodes * max(1, len(tasks)))):
         env = registry.make(cfg.env, True, episode)
-        stack = FrameStack(env.spec, 1, cfg.env.frame_stack)
-        stack.reset(0, env.reset(plan.episode_seed(episode // max(1, len(tasks)))))
+        acting = Acting(env.spec, 1, cfg.env.frame_stack, policy)
+        acting.begin(0, env.reset(plan.episode_seed(episode // max(1, len(tasks)))))
         film, ended = _Film(env, cfg.env.id), False
-        memory = np.zeros((1, policy.memory_size), np.float32)
         while not ended:
-            action, memory, *_ = policy.act(stack.stacked, memory, False, rng)
-            obs, reward, terminated, truncated, info = env.step(action[0])
-            stack.push(0, obs)
-            if isinstance(policy, RewardAware):
-                memory = policy.observe_reward(memory, np.array([info.get("raw_reward", reward)], np.float32))
+            obs, reward, terminated, truncated, info = env.step(acting.decide(False, rng).action[0])
+            acting.see(0, obs, info.get("raw_reward", reward))
             ended = not film.watch(info.get("success", 0.0) > 0) or terminated or truncated
         frames += film.frames
         # an episode of thirty picks would be over in a second

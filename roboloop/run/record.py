@@ -37,7 +37,7 @@ from roboloop.run import build
 from roboloop.run.commands import STOPPED
 from roboloop.run.config import Experiment
 from roboloop.run.datasets import disk_bytes
-from roboloop.run.elsewhere import check_flags, moved, name_of
+from roboloop.run.elsewhere import check_flags, name_of, with_env
 from roboloop.run.posthoc import show, with_target_return
 from roboloop.run.rundir import RunDir, find_run
 from roboloop.sample.buffers import RolloutShape
@@ -238,7 +238,7 @@ def _as_trained(known: argparse.Namespace, flags: list[str]) -> RecordActor:
         raise ConfigError(f"{name} is not a run directory: an environment is recorded with --expert or --random")
     run = RunDir.open(path)
     point = run.pick(known.checkpoint or "best")
-    cfg = moved(run.config, known.env, flags)
+    cfg = with_env(run.config, known.env, flags)
     spec = build.spec_of(cfg)
     policy = build.policy_of(cfg, spec, point)
     if known.target is not None:

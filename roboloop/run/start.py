@@ -12,7 +12,7 @@ from roboloop.run.config import Experiment
 from roboloop.run.rundir import RunDir, find_run
 
 
-def take_over(algo: Algorithm, cfg: Experiment) -> None:
+def load_weights_from(algo: Algorithm, cfg: Experiment) -> None:
     """Give an algorithm the last weights, optimizers and normalisation of the run that its config names, if any."""
     if not cfg.start:
         return

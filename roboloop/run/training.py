@@ -97,14 +97,14 @@ class Training:
         config.check()
         if not overwrite:
             RunDir.free_path(config)
-        from roboloop.run.start import take_over
+        from roboloop.run.start import load_weights_from
 
         chosen = trackers.make(config.trackers)
         with borrowed(config.seed):
             check_before_training(config)
             parts = build(config)  # before anything is on disk: an env that cannot be made leaves no trace
             with _closed_by_errors(*_closers(parts)):
-                take_over(parts.algo, config)
+                load_weights_from(parts.algo, config)
                 if overwrite and (old := RunDir.move_aside(config)):
                     self._say(f"the run that was there is now {printable(old)}")
                 run = RunDir.create(config, self._command)
@@ -165,7 +165,7 @@ class Training:
     def _train(self, run: RunDir, chosen: Mapping[str, Tracker], parts: Parts | None, resume: bool) -> Trained:
         """Train a run to its end, and leave its curve beside it; all that was opened is closed, also by an error."""
         from roboloop.run.runner import Runner
-        from roboloop.run.start import take_over
+        from roboloop.run.start import load_weights_from
 
         with contextlib.ExitStack() as stack:
             stack.callback(run.close)
@@ -185,7 +185,7 @@ class Training:
             if resume:
                 step = runner.resume(progress.note)
                 if not step:
-                    take_over(runner.algo, cfg)
+                    load_weights_from(runner.algo, cfg)
                 progress.note(f"resumed at step {step}")
             state = runner.train()
             progress.finish()

@@ -30,7 +30,7 @@ LOOK_S = 0.5
 """How often waiting is interrupted to look after the workers."""
 
 
-class Order(NamedTuple):
+class CollectRequest(NamedTuple):
     """A rollout that a group has been told to collect."""
 
     group: int
@@ -54,7 +54,7 @@ class WorkerSlot:
     number: int
     groups: list[int]
     link: WorkerHandle
-    orders: deque[Order] = field(default_factory=deque)
+    orders: deque[CollectRequest] = field(default_factory=deque)
     ready: bool = False
     beats: int = -1
     moved_s: float = field(default_factory=time.monotonic)
@@ -110,7 +110,7 @@ class WorkerPool:
         self._place.publish(number, policy)
         return number
 
-    def order(self, order: Order) -> None:
+    def order(self, order: CollectRequest) -> None:
         """Tell a group to collect."""
         worker = self._worker_of(order.group)
         worker.orders.append(order)

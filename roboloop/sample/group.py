@@ -14,12 +14,12 @@ from roboloop.core.errors import DataError, Diverged, WorkerLost
 from roboloop.core.parts import split_evenly
 from roboloop.core.raised import place_of
 from roboloop.core.rng import derive, get_rng_state, set_rng_state, stream
-from roboloop.core.types import Array, Decision, Env, EpisodeEnd, Policy, RewardAware, Rollout, State
+from roboloop.core.types import Array, Decision, Env, EpisodeEnd, Policy, Rollout, State
 from roboloop.data.rollouts import lost_envs
 from roboloop.envs.env import counted
+from roboloop.sample.acting import Acting
 from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.remote import EnvLost
-from roboloop.sample.stack import FrameStack
 
 IDLE, ACT, STEP, RESET = range(4)
 PHASES = ("waiting for work", "in the policy", "in env.step", "in env.reset")
@@ -66,8 +66,7 @@ class EnvGroup:
         self._obs_shape = tuple(shape.spec.obs_shape)
         self._plain = shape.spec.obs_dtype.names is None and shape.spec.obs_dtype.kind == "f"
         self._rng = stream(plan.seed, "explore", plan.index, *([plan.restart] if plan.restart else []))
-        self._stack = FrameStack(shape.spec, plan.num_envs, shape.frame_stack)
-        self._memory = np.zeros((plan.num_envs, shape.memory_size), np.float32)
+        self._acting = Acting(shape.spec, plan.num_envs, shape.frame_stack, shape.memory_size)
         self._episode = np.zeros(plan.num_envs, np.int64)
         self._length = np.zeros(plan.num_envs, np.int64)
         self._return = np.zeros(plan.num_envs)
@@ -76,7 +75,6 @@ class EnvGroup:
         self._started = False
         self._has_values = False
         self._learns_from_any = False
-        self._feeling: RewardAware | None = None
         # environments in processes of their own step at the same time
         self._remote = [i for i, env in enumerate(self._envs) if hasattr(env, "prepare")]
         self.faults: list[str] = []
@@ -99,8 +97,7 @@ class EnvGroup:
         seed = derive(self.plan.seed, "episode", self.plan.first_env + env, int(self._episode[env]))
         obs = self._envs[env].reset(seed)
         self._check(obs, 0.0)
-        self._stack.reset(env, obs)
-        self._memory[env] = 0.0
+        self._acting.begin(env, obs)
         self._length[env] = 0
         self._return[env] = self._raw_return[env] = 0.0
         self._success[env] = np.nan
@@ -116,7 +113,7 @@ class EnvGroup:
     @property
     def _seen(self) -> Array:
         """Observations as they are kept."""
-        return self._stack.stacked if self._stacked else self._stack.newest
+        return self._acting.stack.stacked if self._stacked else self._acting.stack.newest
 
     def collect(self, policy: Policy, out: Rollout) -> Rollout:
         """Fill a rollout with steps of a policy that explores; return it with the episodes that ended."""
@@ -125,12 +122,12 @@ class EnvGroup:
         if not self._started:  # a restored group is in the middle of its episodes
             self._begin(out)
             self._started = True
-        out.memory[:] = self._memory
+        out.memory[:] = self._acting.memory
         out.version[:] = policy.version
-        self._feeling = policy if isinstance(policy, RewardAware) else None
+        self._acting.policy = policy
         for t in range(len(out.reward)):
             self.beat(ACT, 0)
-            decision = policy.act(self._stack.stacked, self._memory, True, self._rng)
+            decision = self._acting.decide(True, self._rng)
             out.obs[t] = self._seen
             self._write(decision, out, t, slice(None))
             self._has_values = decision.value is not None
@@ -160,7 +157,6 @@ class EnvGroup:
         out.action[t, envs] = decision.action
         out.log_prob[t, envs] = 0.0 if decision.log_prob is None else decision.log_prob
         out.value[t, envs] = 0.0 if decision.value is None else decision.value
-        self._memory[envs] = decision.memory
 
     def _step(self, env: int, t: int, policy: Policy, out: Rollout) -> None:
         self.beat(STEP, env)
@@ -177,14 +173,11 @@ class EnvGroup:
         out.raw_reward[t, env] = raw_reward
         out.terminated[t, env] = terminated
         out.truncated[t, env] = truncated
-        self._stack.push(env, obs)
+        self._acting.see(env, obs, raw_reward)
         self._length[env] += 1
         self._return[env] += reward
         self._raw_return[env] += raw_reward
         self._success[env] = np.fmax(self._success[env], info.get("success", np.nan))
-        if self._feeling is not None:
-            row = slice(env, env + 1)
-            self._memory[row] = self._feeling.observe_reward(self._memory[row], out.raw_reward[t, row])
         if terminated or truncated:
             # before the observation is overwritten by the next episode's first
             last_value = self._values(policy, slice(env, env + 1)) if truncated and not terminated else 0.0
@@ -197,7 +190,7 @@ class EnvGroup:
         """Return the values of the present observations where the policy has any; nothing random is drawn."""
         if not self._has_values:
             return 0.0
-        value = policy.act(self._stack.stacked[envs], self._memory[envs], False, self._rng).value
+        value = policy.act(self._acting.stack.stacked[envs], self._acting.memory[envs], False, self._rng).value
         assert value is not None
         return value if envs.start is None else float(value[0])
 
@@ -236,7 +229,7 @@ class EnvGroup:
             out.memory[env] = 0.0
         row = slice(env, env + 1)
         out.obs[t, env] = self._seen[env]
-        self._write(policy.act(self._stack.stacked[row], self._memory[row], True, self._rng), out, t, row)
+        self._write(self._acting.decide(True, self._rng, row), out, t, row)
         self._step(env, t, policy, out)
 
     def _renew(self, env: int, t: int, error: Exception, out: Rollout) -> None:
@@ -264,8 +257,8 @@ class EnvGroup:
         """Return running episodes, simulator states and the exploration stream."""
         return {
             "envs": self._env_states() if self._started else [],
-            "stack": self._stack.state(),
-            "memory": self._memory.copy(),
+            "stack": self._acting.stack.state(),
+            "memory": self._acting.memory.copy(),
             "rng": get_rng_state(self._rng),
             "episode": self._episode.copy(),
             "length": self._length.copy(),
@@ -295,15 +288,16 @@ class EnvGroup:
 
     def load(self, state: State) -> None:
         """Continue exactly where ``state`` was taken."""
-        if state["memory"].shape != self._memory.shape:
-            had, has = (memory.shape[1] for memory in (state["memory"], self._memory))
+        if state["memory"].shape != self._acting.memory.shape:
+            had, has = (memory.shape[1] for memory in (state["memory"], self._acting.memory))
             raise DataError(f"the running episodes have a policy's memory of {had} numbers, the policy now has {has}")
         self._started = bool(state["started"])
         envs = range(self.plan.first_env, self.plan.first_env + self.plan.num_envs)
         self._lost = list(lost_envs(state.get("lost", []), envs))
-        self._stack.load(state["stack"])
+        self._acting.stack.load(state["stack"])
         set_rng_state(self._rng, state["rng"])
-        for name in ("memory", "episode", "length", "return", "raw_return", "success"):
+        self._acting.memory[:] = state["memory"]
+        for name in ("episode", "length", "return", "raw_return", "success"):
             getattr(self, f"_{name}")[:] = state[name]
         self._load_envs(state["envs"])
 

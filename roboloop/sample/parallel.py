@@ -6,7 +6,7 @@ from collections import deque
 
 from roboloop.core.types import PortablePolicy, Rollout, State
 from roboloop.data.rollouts import rollout_from_state, rollout_to_state
-from roboloop.sample.crew import Order, WorkerPool, WorkerShare
+from roboloop.sample.crew import CollectRequest, WorkerPool, WorkerShare
 from roboloop.sample.unhurried import NotRealTime
 
 
@@ -23,7 +23,7 @@ class LockStepSampler(NotRealTime):
             crew.replace_heavy(worker)
         number = crew.use(policy)
         for plan in crew.plans:
-            crew.order(Order(plan.index, 0, number))
+            crew.order(CollectRequest(plan.index, 0, number))
         parts = sorted(crew.next() for _ in crew.plans)
         episodes = [end for part in parts for end in part.episodes]
         cut = tuple(env for part in parts for env in part.cut)
@@ -85,7 +85,7 @@ class FreeSampler(NotRealTime):
                 swollen = {g: w for g, w in swollen.items() if w is not worker}
         for group, slots in self._free.items():
             while slots and group not in swollen:
-                self._crew.order(Order(group, slots.popleft(), policy))
+                self._crew.order(CollectRequest(group, slots.popleft(), policy))
 
     def faults(self) -> list[str]:
         """Return what went wrong and was mended since this was last asked."""

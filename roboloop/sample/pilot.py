@@ -14,8 +14,8 @@ from roboloop.core.rng import derive, stream
 from roboloop.core.types import Array, Env, EpisodeEnd, Policy, Rollout
 from roboloop.envs.env import Outcome, RealTimeEnv
 from roboloop.envs.panda.robot import Overrun, RobotFault
+from roboloop.sample.acting import Acting
 from roboloop.sample.buffers import RolloutShape
-from roboloop.sample.stack import FrameStack
 
 WARM_S = 0.001
 """How long before the deadline a sleep ends; measured, it halves the slowest hundredth of obs to act."""
@@ -55,8 +55,7 @@ class Pilot:
         self.env = env
         self._shape, self._seed, self._max_misses = shape, seed, max_misses
         self._warm_s = 0.0 if env.is_simulated else WARM_S
-        self._stack = FrameStack(shape.spec, 1, shape.frame_stack)
-        self._memory = np.zeros((1, shape.memory_size), np.float32)
+        self._acting = Acting(shape.spec, 1, shape.frame_stack, shape.memory_size)
         self.episode = 0
         """Number of the episode that runs, or that comes next."""
         self.is_running = False
@@ -78,8 +77,7 @@ class Pilot:
 
     def begin(self) -> None:
         """Begin the episode that was made ready: its first action is due now."""
-        self._stack.reset(0, self.env.first_look())
-        self._memory[:] = 0.0
+        self._acting.begin(0, self.env.first_look())
         self._rng = stream(self._seed, "explore", 0, self.episode)
         self._length, self._return, self._shaped_return, self._success = 0, 0.0, 0.0, math.nan
         self._sent, self._misses_in_a_row, self.missed = None, 0, 0
@@ -100,7 +98,8 @@ class Pilot:
             raise
 
     def _tick(self, policy: Policy) -> None:
-        env, before, action, version = self.env, self._stack.newest[0].copy(), self._sent, self._version
+        env, before, action, version = self.env, self._acting.stack.newest[0].copy(), self._sent, self._version
+        self._acting.policy = policy
         if self._warm_s:
             self._warm_up(policy)
         env.wait_until(self._deadline_s)
@@ -108,7 +107,7 @@ class Pilot:
         self._count_misses(looked_s)
         out = None if action is None else env.observe()
         if out is not None:
-            self._stack.push(0, out.obs)
+            self._acting.see(0, out.obs, out.reward if out.raw_reward is None else out.raw_reward)
         try:
             if out is not None and (out.terminated or out.truncated):
                 self.is_running = False
@@ -124,14 +123,13 @@ class Pilot:
         """Decide once for nothing just before the deadline: after a sleep the processor has forgotten how."""
         self.env.wait_until(self._deadline_s - self._warm_s)
         if self._deadline_s - self.env.now_s() > self._warm_s / 2:
-            policy.act(self._stack.stacked, self._memory, False, self._rng)
+            policy.act(self._acting.stack.stacked, self._acting.memory, False, self._rng)
 
     def _decide(self, policy: Policy, looked_s: float) -> None:
         begin_s = self.env.now_s()
-        decision = policy.act(self._stack.stacked, self._memory, True, self._rng)
+        decision = self._acting.decide(True, self._rng)
         decided_s = self.env.now_s()
         self._sent, self._version = self.env.send(decision.action[0]), policy.version
-        self._memory[:] = decision.memory
         late_s, forward_s = looked_s - self._deadline_s, decided_s - begin_s
         self.ticks.append(Tick(self._deadline_s, late_s, forward_s, self.env.now_s() - looked_s))
 

@@ -55,7 +55,7 @@ class VectorGroup(EnvGroup):
 
     def _clear(self, envs: Array) -> None:
         """Forget all of the episodes that ended, but not what is seen."""
-        self._memory[envs] = 0.0
+        self._acting.memory[envs] = 0.0
         self._length[envs] = 0
         self._return[envs] = self._raw_return[envs] = 0.0
         self._success[envs] = np.nan
@@ -71,7 +71,7 @@ class VectorGroup(EnvGroup):
             except Exception as error:
                 self._renew_world(error)
                 continue
-            self._stack.reset_some(every, obs)
+            self._acting.stack.reset_some(every, obs)
             self._clear(every)
             return
 
@@ -98,13 +98,11 @@ class VectorGroup(EnvGroup):
         out.reward[t] = out.raw_reward[t] = result.reward
         out.terminated[t] = result.terminated
         out.truncated[t] = result.truncated | result.is_reset
-        self._stack.push_all(result.obs)
+        self._acting.see_all(result.obs, out.raw_reward[t])
         self._length += ~result.is_reset
         self._return += result.reward
         self._raw_return += result.reward
         self._success = np.fmax(self._success, result.success)
-        if self._feeling is not None:
-            self._memory[:] = self._feeling.observe_reward(self._memory, out.raw_reward[t])
         if waited.size:
             self._note_resets(waited, t, result.obs, out)
         ended = np.flatnonzero(result.terminated | result.truncated)
@@ -113,7 +111,7 @@ class VectorGroup(EnvGroup):
 
     def _note_resets(self, envs: Array, t: int, obs: Array, out: Rollout) -> None:
         """Note that row t is no step of these environments: what they show is the first observation of an episode."""
-        self._stack.reset_some(envs, obs[envs])
+        self._acting.stack.reset_some(envs, obs[envs])
         self._clear(envs)
         for env in envs.tolist():
             end = self._episode_end(env, t, 0.0, lost=True)
@@ -133,7 +131,7 @@ class VectorGroup(EnvGroup):
             begun = self._world.begin(envs, partial(self._seeds, envs))
             if begun is not None:
                 self._check_all(begun, np.zeros(len(begun)))
-                self._stack.reset_some(envs, begun[envs])
+                self._acting.stack.reset_some(envs, begun[envs])
         except Exception as error:
             self._lose_all(t, out, np.broadcast_to(self._values(policy, slice(None)), len(self._length)))
             self._renew_world(error)
@@ -145,7 +143,7 @@ class VectorGroup(EnvGroup):
         for begin in range(0, len(envs), VALUE_ROWS):
             some = envs[begin : begin + VALUE_ROWS]
             rows = np.concatenate((some, np.repeat(some[:1], VALUE_ROWS - len(some))))
-            value = policy.act(self._stack.stacked[rows], self._memory[rows], False, self._rng).value
+            value = policy.act(self._acting.stack.stacked[rows], self._acting.memory[rows], False, self._rng).value
             assert value is not None
             found.append(value[: len(some)])
         return np.concatenate(found)
@@ -168,7 +166,7 @@ class VectorGroup(EnvGroup):
         if t == 0:
             out.memory[:] = 0.0
         out.obs[t] = self._seen
-        self._write(policy.act(self._stack.stacked, self._memory, True, self._rng), out, t, slice(None))
+        self._write(self._acting.decide(True, self._rng), out, t, slice(None))
         self._step_all(t, policy, out)
 
     def _renew_world(self, error: Exception) -> None:

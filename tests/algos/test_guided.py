@@ -144,11 +144,11 @@ def test_step_sizes_that_fall_are_zero_when_training_ends(demos: Path) -> None:
 def test_every_task_learns_from_each_transition_with_its_own_reward() -> None:
     batch = random_batch(np.random.default_rng(0), 3)
     paid = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]], np.float32)
-    lesson = for_each_task(batch, paid)
-    assert lesson.obs.shape == (2, 3, *SPEC.obs_shape)
+    relabel = for_each_task(batch, paid)
+    assert relabel.obs.shape == (2, 3, *SPEC.obs_shape)
     for k in range(2):
-        assert np.array_equal(lesson.next_obs[k], batch.next_obs)
-        assert np.array_equal(lesson.reward[k], paid[k])
+        assert np.array_equal(relabel.next_obs[k], batch.next_obs)
+        assert np.array_equal(relabel.reward[k], paid[k])
 
 
 def test_rows_lie_task_by_task_and_end_with_the_task(demos: Path) -> None:
@@ -177,9 +177,9 @@ def test_formulas_pay_what_the_environment_would_in_the_order_of_the_tasks() -> 
     auxiliary = auxiliary_tasks(REACH)
     teacher = EnvReward(auxiliary.names, auxiliary.task_rewards, 4)
     batch = random_batch(np.random.default_rng(0), 4)
-    lesson, metrics = teacher.lesson(batch)
-    assert np.array_equal(lesson.reward, auxiliary.task_rewards(batch.obs, batch.action, batch.next_obs).T)
-    assert metrics["reward/reach"] == pytest.approx(lesson.reward[0].mean())
+    relabel, metrics = teacher.relabel(batch)
+    assert np.array_equal(relabel.reward, auxiliary.task_rewards(batch.obs, batch.action, batch.next_obs).T)
+    assert metrics["reward/reach"] == pytest.approx(relabel.reward[0].mean())
 
 
 def test_a_lesson_of_examples_has_them_first_in_every_shard(demos: Path) -> None:
@@ -188,16 +188,16 @@ def test_a_lesson_of_examples_has_them_first_in_every_shard(demos: Path) -> None
     assert isinstance(teacher, ExampleReward)
     assert algo.needs.size == 24
     batch = random_batch(np.random.default_rng(0), 24, reward=7.0)
-    lesson, _ = teacher.lesson(batch)
+    relabel, _ = teacher.relabel(batch)
     is_example = np.tile([True] * 4 + [False] * 12, 2)
-    assert np.array_equal(lesson.reward, np.tile(np.where(is_example, 1.0, -1.0), (2, 1)))
-    assert (lesson.discount == np.float32(0.95)).all()
+    assert np.array_equal(relabel.reward, np.tile(np.where(is_example, 1.0, -1.0), (2, 1)))
+    assert (relabel.discount == np.float32(0.95)).all()
     for k, task in enumerate(TASKS):
-        assert np.array_equal(lesson.obs[k][~is_example], batch.obs)
-        assert np.array_equal(lesson.next_obs[k][~is_example], batch.next_obs)
-        assert np.array_equal(lesson.action[k][~is_example], batch.action)
-        examples = lesson.next_obs[k][is_example]
-        assert np.array_equal(examples, lesson.obs[k][is_example])  # without noise an example is its own successor
+        assert np.array_equal(relabel.obs[k][~is_example], batch.obs)
+        assert np.array_equal(relabel.next_obs[k][~is_example], batch.next_obs)
+        assert np.array_equal(relabel.action[k][~is_example], batch.action)
+        examples = relabel.next_obs[k][is_example]
+        assert np.array_equal(examples, relabel.obs[k][is_example])  # without noise an example is its own successor
         done = auxiliary_tasks(REACH).task_successes(examples, examples, examples)
         assert done[:, auxiliary_tasks(REACH).names.index(task)].mean() > 0.7
     algo.close()
@@ -208,9 +208,9 @@ def test_noise_on_examples_is_in_units_of_how_much_they_vary_and_drawn_anew_for_
     teacher = algo._teacher
     assert isinstance(teacher, ExampleReward)
     ends = np.stack([episode.obs[-1] for episode in map(Dataset.open(demos / "reach").episode, range(20))])
-    lessons = [teacher.lesson(random_batch(np.random.default_rng(0), 16))[0] for _ in range(300)]
-    apart = np.concatenate([lesson.obs[0][lesson.reward[0] > 0] - lesson.next_obs[0][lesson.reward[0] > 0]
-                            for lesson in lessons])  # fmt: skip
+    lessons = [teacher.relabel(random_batch(np.random.default_rng(0), 16))[0] for _ in range(300)]
+    apart = np.concatenate([relabel.obs[0][relabel.reward[0] > 0] - relabel.next_obs[0][relabel.reward[0] > 0]
+                            for relabel in lessons])  # fmt: skip
     taught = teacher._experts._taught[0].last.next_obs
     assert set(map(tuple, taught.tolist())) <= set(map(tuple, ends.tolist()))
     np.testing.assert_allclose(apart.std(0), 0.1 * np.sqrt(2) * taught.std(0), rtol=0.1, atol=1e-6)
@@ -235,8 +235,8 @@ def test_the_value_of_examples_is_what_the_first_critic_says_of_them(demos: Path
     algo = example_learner(demos, SQILConfig, example_noise=0.0)
     rl = algo._rl
     weights = {name: np.array(w) for name, w in rl.state()["critics"].items() if name.startswith("0.")}
-    lesson, _ = algo._teacher.lesson(random_batch(np.random.default_rng(0), 16))
-    rows = algo._rows(lesson)
+    relabel, _ = algo._teacher.relabel(random_batch(np.random.default_rng(0), 16))
+    rows = algo._rows(relabel)
     metrics = rl.update(rows)
     shards = [shard._x.numpy() for shard in rl._pool._shards]
 
@@ -309,7 +309,7 @@ def trained(algo: GuidedPlay, iterations: int, tasks: tuple[str, ...]) -> dict[s
     found = {}
     for task in tasks:
         tester = evaluator(Experiment(env=REACH), 20, task)
-        policy: Any = algo.policy.led_by([(task, 0)]) if hasattr(algo.policy, "led_by") else algo.policy
+        policy: Any = algo.policy.with_schedule([(task, 0)]) if hasattr(algo.policy, "with_schedule") else algo.policy
         found[task] = tester.run(policy, Plan(20, 0, TEST)).success
         tester.close()
     algo.close()

@@ -66,11 +66,11 @@ def test_exploring_follows_the_schedule() -> None:
 
 def test_a_forced_schedule_is_followed_without_exploring_and_its_last_task_goes_on() -> None:
     policy, obs = policy_of(FixedSchedule()), np.random.default_rng(1).normal(size=(2, 5)).astype(np.float32)
-    led = policy.led_by([("grasp", 2), ("reach", 3), ("place", 0)])
+    led = policy.with_schedule([("grasp", 2), ("reach", 3), ("place", 0)])
     assert played(led, obs, 12) == [2, 2, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0]
-    assert played(policy.led_by([("reach", 0)]), obs, 4) == [1] * 4
+    assert played(policy.with_schedule([("reach", 0)]), obs, 4) == [1] * 4
     with pytest.raises(ConfigError, match="--schedule: unknown task 'gasp'; did you mean 'grasp'"):
-        policy.led_by([("gasp", 2), ("reach", 0)])
+        policy.with_schedule([("gasp", 2), ("reach", 0)])
 
 
 def test_another_process_acts_the_same_by_blueprint_and_weights() -> None:

@@ -23,7 +23,7 @@ from roboloop.core.types import Array, Batch, BatchSpec, EnvSpec
 from roboloop.data.replay import Replay
 from roboloop.data.shifts import Shifts, shift
 from roboloop.nets.flat import under
-from roboloop.nets.sight import SightSpec
+from roboloop.nets.vision import VisionSpec
 from tests.algos.test_pixel_sac import RECORD, SMALL, act, assert_same_bits, convolve, values
 from tests.algos.test_pixel_sac import batches as batches_of_one
 
@@ -134,7 +134,7 @@ def test_runs_from_when_there_was_one_picture_are_still_read() -> None:
     state = sac.policy.state()
     sight: dict[str, Any] = state["sight"]
     sight["conv"] = sight.pop("convs")[0]
-    assert SightSpec.from_data(sight) == SightSpec(1, sac._convs)
+    assert VisionSpec.from_data(sight) == VisionSpec(1, sac._convs)
     obs = next(batches_of_one(RECORD)).obs
     memory = np.zeros((16, 0), np.float32)
     old = ActorPolicy.from_state(state, RECORD).act(obs, memory, False, np.random.default_rng(0)).action

@@ -14,7 +14,7 @@ import torch
 from roboloop.algos.pick.config import PickConfig
 from roboloop.algos.pick.pick import PickAndPlace, Placing, make_pick, policy_of_picks
 from roboloop.algos.pick.picks import PickLayout
-from roboloop.algos.pick.policy import Habit, PickPolicy, RandomPicks, among_best
+from roboloop.algos.pick.policy import PickOptions, PickPolicy, RandomPicks, among_best
 from roboloop.algos.policy import ActorPolicy
 from roboloop.algos.sac.config import SACConfig
 from roboloop.algos.sac.sac import SAC
@@ -173,7 +173,7 @@ def chooser(critic_of_d: float) -> PickPolicy:
         net["linear1.bias"][0] = -1.0 if more else 0.0
         critics |= {f"{name}.{leaf}": value for leaf, value in net.items()}
     policy = ActorPolicy(actor, picks.placing(SPEC, 1), Identity())
-    return PickPolicy(policy, SPEC, Habit(best=True), critics)
+    return PickPolicy(policy, SPEC, PickOptions(best=True), critics)
 
 
 def test_the_pick_of_a_handmade_critic_is_its_maximum() -> None:
@@ -213,7 +213,10 @@ def test_a_picture_that_is_looked_at_once_is_worth_what_it_is_with_each_candidat
 
 def test_exploring_draws_all_candidates_unless_the_best_are_asked_for() -> None:
     obs = np.repeat(seen(1), 300)
-    for habit, most in ((Habit(best=True), 6), (Habit(best=True, best_exploring=True, fraction_exploring=0.33), 2)):
+    for habit, most in (
+        (PickOptions(best=True), 6),
+        (PickOptions(best=True, best_exploring=True, fraction_exploring=0.33), 2),
+    ):
         made = chooser(0.0)
         policy = PickPolicy(made.actor, SPEC, habit, made._critics)
         picked = act(policy, obs, True, np.random.default_rng(0))[:, :2]

@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 
 
-class Whole(gymnasium.Env):
+class JointActor(gymnasium.Env):
     """A point that is pushed along a line; everything about it is right."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 10}
@@ -38,19 +38,19 @@ class Whole(gymnasium.Env):
         return frame
 
 
-class NotFinite(Whole):
+class NotFinite(JointActor):
     def step(self, action):
         obs, *rest = super().step(action)
         obs[1] = np.nan
         return obs, *rest
 
 
-class WrongShape(Whole):
+class WrongShape(JointActor):
     def _see(self):
         return np.array([self.place, self.goal, 0.0], np.float32)
 
 
-class OldApi(Whole):
+class OldApi(JointActor):
     def reset(self):
         super().reset(seed=0)
         return self._see()
@@ -67,17 +67,17 @@ class OldReset(OldApi):
 
 class OldStep(OldApi):
     def reset(self, *, seed=None, options=None):
-        return Whole.reset(self, seed=seed)
+        return JointActor.reset(self, seed=seed)
 
 
-class Unseeded(Whole):
+class Unseeded(JointActor):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.goal = np.random.default_rng().uniform(-1, 1)
         return self._see(), {}
 
 
-class CrashAtStep50(Whole):
+class CrashAtStep50(JointActor):
     def step(self, action):
         out = super().step(action)
         if self.clock == 50:
@@ -85,67 +85,67 @@ class CrashAtStep50(Whole):
         return out
 
 
-class LyingSpaces(Whole):
+class LyingSpaces(JointActor):
     observation_space = spaces.Box(0, 0.01, (2,), np.float32)
 
 
-class LyingActions(Whole):
+class LyingActions(JointActor):
     def step(self, action):
         if abs(action[0]) > 0.5:
             raise ValueError("the motor takes half of that")
         return super().step(action)
 
 
-class NoRender(Whole):
+class NoRender(JointActor):
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
 
     def render(self):
         raise NotImplementedError
 
 
-class HugeInfo(Whole):
+class HugeInfo(JointActor):
     def step(self, action):
         *out, _ = super().step(action)
         return *out, {"pictures": np.zeros((10, 100, 100, 3), np.float32), "clock": self.clock}
 
 
-class CrashInReset(Whole):
+class CrashInReset(JointActor):
     def reset(self, *, seed=None, options=None):
         raise OSError("no scene file")
 
 
-class Endless(Whole):
+class Endless(JointActor):
     """Registered without a limit."""
 
 
-class Unbounded(Whole):
+class Unbounded(JointActor):
     action_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
 
 
-class Inverted(Whole):
+class Inverted(JointActor):
     def __init__(self, render_mode=None):
         super().__init__(render_mode)
         self.action_space = spaces.Box(-1, 1, (1,), np.float32)
         self.action_space.low[:], self.action_space.high[:] = 2, 1
 
 
-class Sequences(Whole):
+class Sequences(JointActor):
     observation_space = spaces.Sequence(spaces.Box(-1, 1, (2,)))
 
 
-class Float64(Whole):
+class Float64(JointActor):
     def _see(self):
         return np.array([self.place, self.goal], np.float64)
 
 
-class DrawsFromAll(Whole):
+class DrawsFromAll(JointActor):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.goal = np.random.uniform() + random.random() + float(torch.rand(()))
         return self._see(), {}
 
 
-class Masked(Whole):
+class Masked(JointActor):
     """Raises when a choice that is not allowed is made."""
 
     action_space = spaces.Discrete(4)
@@ -163,6 +163,6 @@ class Masked(Whole):
         return *out, self._say()
 
 
-for made in (Whole, *Whole.__subclasses__(), OldReset, OldStep):
+for made in (JointActor, *JointActor.__subclasses__(), OldReset, OldStep):
     limit = None if made is Endless else 200
     gymnasium.register(f"{made.__name__}-v0", f"tests.envs.broken:{made.__name__}", max_episode_steps=limit)

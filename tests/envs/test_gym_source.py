@@ -4,13 +4,17 @@ import gymnasium
 import numpy as np
 import pytest
 
+from roboloop.core.config import override, to_dict
 from roboloop.core.errors import ConfigError, DataError
+from roboloop.core.flags import parse_flags
 from roboloop.core.vouched import vouched
+from roboloop.envs import registry
 from roboloop.envs.check import check_env
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.gym.source import given, importable, name_of
 from roboloop.envs.registry import make
 from roboloop.run import trust
+from roboloop.run.config import Experiment
 from tests.cli.test_cli import roboloop
 from tests.python.own_env import Steer, pendulum
 
@@ -42,7 +46,7 @@ def test_an_id_that_the_module_registers_goes_before_a_class_of_that_name():
     ("name", "message"),
     [
         (f"{OWN}:Stear", "did you mean 'Steer'"),
-        (f"{OWN}:Needy", "cannot be made without arguments: missing a required argument: 'size'"),
+        (f"{OWN}:Needy", "missing a required argument: 'size'"),
         (f"{OWN}:nothing", "returned a int"),
         (f"{OWN}:np", "is no class and no function"),
         ("gym/no_such_module:Env", "No module named 'no_such_module'"),
@@ -53,6 +57,52 @@ def test_an_id_that_the_module_registers_goes_before_a_class_of_that_name():
 def test_what_cannot_be_made_is_one_line(name, message):
     with pytest.raises(ConfigError, match=message):
         make(EnvConfig(id=name))
+
+
+def test_arguments_of_the_constructor_reach_it_by_class_by_id_and_by_flag():
+    assert make(registry.config(f"{OWN}:Needy", kwargs={"size": 3})).spec.obs_shape == (2,)
+    slow, fast = (make(registry.config("gym/Pendulum-v1", kwargs={"g": g})) for g in (0.0, 10.0))
+    for env in (slow, fast):
+        env.reset(3)
+    assert slow.step(np.zeros(1))[0].tolist() != fast.step(np.zeros(1))[0].tolist()
+    cfg = parse_flags(
+        Experiment(), ["--env.kwargs.g", "9.5", "--env.id", "gym/Pendulum-v1", "--env.kwargs.n", "[1, 2]"]
+    )
+    assert cfg.env.kwargs == {"g": 9.5, "n": [1, 2]}
+    assert override(Experiment(), to_dict(cfg)) == cfg
+
+
+def test_wrappers_are_put_around_it_the_innermost_first():
+    wrappers = ("tests.python.own_env:twice", "tests.python.own_env:PlusOne")
+    plain, wrapped = (make(registry.config(f"{OWN}:Steer", wrappers=some)) for some in ((), wrappers))
+    assert (2 * plain.reset(0) + 1).tolist() == wrapped.reset(0).tolist()
+    limit = {"max_episode_steps": 15, "wrappers": wrappers}
+    check_env(lambda: make(registry.config(f"{OWN}:Steer", **limit)), steps=30, pictures=False)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"kwargs": {"gravity": 1}}, r"cannot be made with env.kwargs .* unexpected keyword argument 'gravity'"),
+        ({"kwargs": {"render_mode": "human"}}, "env.kwargs.render_mode is set by roboloop"),
+        ({"kwargs": {"a b": 1}}, "config key 'env.kwargs' has a name that is none: 'a b'"),
+        ({"kwargs": {"g": float("nan")}}, "config key 'env.kwargs.g' must be a finite number"),
+        ({"wrappers": ["tests.python.own_env:PlusTwo"]}, "has no 'PlusTwo'"),
+        (
+            {"wrappers": ["tests.python.own_env:nothing"]},
+            "env.wrappers 'tests.python.own_env:nothing' raised TypeError",
+        ),
+        ({"wrappers": ["builtins:type"]}, "must return a gymnasium.Env, not"),
+    ],
+)
+def test_wrong_arguments_and_wrappers_are_one_line(keys, message):
+    with pytest.raises(ConfigError, match=message):
+        make(registry.config("gym/Pendulum-v1", **keys))
+
+
+def test_wrappers_that_a_saved_file_names_need_somebody_who_vouches_for_them():
+    with pytest.raises(DataError, match=r"env\.wrappers 'os:abort'.*--trust"):
+        trust.check_env(registry.config("gym/Pendulum-v1", wrappers=["os:abort"]), "config.yaml")
 
 
 def test_envs_check_examines_a_class():
@@ -91,13 +141,13 @@ HOSTILE = (
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_name_in_a_strangers_file_calls_nothing_that_nobody_vouches_for(name):
     with pytest.raises(DataError, match="--trust"):
-        trust.check_env(name, "config.yaml")
+        trust.check_env(EnvConfig(id=name), "config.yaml")
     with vouched.during([name]):
-        trust.check_env(name, "config.yaml")
+        trust.check_env(EnvConfig(id=name), "config.yaml")
 
 
 def test_a_class_of_an_installed_package_is_used_without_being_typed():
-    trust.check_env("gym/gymnasium.envs.classic_control:PendulumEnv", "config.yaml")
+    trust.check_env(EnvConfig(id="gym/gymnasium.envs.classic_control:PendulumEnv"), "config.yaml")
     assert make(EnvConfig(id="gym/gymnasium.envs.classic_control:PendulumEnv")).spec.obs_shape == (3,)
 
 

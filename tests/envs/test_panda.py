@@ -173,7 +173,7 @@ def test_the_arm_follows_its_target_within_a_centimetre_and_points_down() -> Non
     for _ in range(10):
         env.step(np.zeros(3))
     reading = env.world.robot.read()
-    assert reading.ee_pos_m == pytest.approx(env.world.carrot.target_m, abs=0.005)
+    assert reading.ee_pos_m == pytest.approx(env.world.lead_target.target_m, abs=0.005)
     assert np.abs(reading.ee_quat) == pytest.approx([0, 1, 0, 0], abs=0.02)
 
 

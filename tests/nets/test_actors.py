@@ -137,7 +137,7 @@ def test_the_gradient_of_a_choice_s_entropy_points_towards_even_chances() -> Non
     logits = torch.tensor([[2.0, 0.0, 0.0, 0.0]]).repeat(200_000, 1)
     head = Choice(4, 0.5)
     head.draw(logits, torch.randn(200_000, 4, generator=torch.Generator().manual_seed(0)))
-    found = head.pulled_back(torch.zeros_like(logits), 1.0).mean(0)
+    found = head.vjp(torch.zeros_like(logits), 1.0).mean(0)
     leaf = logits[0].clone().requires_grad_()
     (leaf.softmax(0) * leaf.log_softmax(0)).sum().backward()
     assert leaf.grad is not None

@@ -37,6 +37,18 @@ class Needy(Steer):
         super().__init__()
 
 
+class PlusOne(gymnasium.ObservationWrapper):
+    """A wrapper."""
+
+    def observation(self, obs):
+        return obs + 1
+
+
+def twice(env):
+    """Wrap by a function."""
+    return gymnasium.wrappers.TransformObservation(env, lambda obs: 2 * obs, env.observation_space)
+
+
 def pendulum():
     """Return somebody else's environment with a limit of its own."""
     return gymnasium.make("Pendulum-v1", max_episode_steps=25)

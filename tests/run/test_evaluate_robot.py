@@ -124,7 +124,7 @@ def test_the_robot_holds_after_the_last_episode_and_when_a_policy_breaks() -> No
             time.sleep(0.5)
             reading = robots.robot.read()
             assert np.abs(reading.joint_vel_rad_s).max() < 0.01  # the target had run ahead by centimetres
-            target_m = robots.made[0].world.carrot.target_m
+            target_m = robots.made[0].world.lead_target.target_m
             assert np.linalg.norm(target_m - reading.ee_pos_m) < 0.01
             assert reading.holds == 0
     finally:

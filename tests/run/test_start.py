@@ -14,7 +14,7 @@ from roboloop.run import checkpoint
 from roboloop.run.build import build
 from roboloop.run.config import Experiment
 from roboloop.run.rundir import RunDir
-from roboloop.run.start import take_over
+from roboloop.run.start import load_weights_from
 from tests.conftest import TINY
 from tests.run.helpers import train
 
@@ -49,7 +49,7 @@ def test_a_run_begins_with_the_last_weights_of_another_and_counts_anew(old, tmp_
     parts = build(begun)
     try:
         fresh = net(parts.algo.state())
-        take_over(parts.algo, begun)
+        load_weights_from(parts.algo, begun)
         taken = net(parts.algo.state())
     finally:
         for part in (parts.sampler, parts.evaluator, parts.algo):

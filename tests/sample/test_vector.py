@@ -334,7 +334,7 @@ def test_tensors_are_given_to_who_gives_tensors() -> None:
     [
         (["--env", POINTS, "--sample.inference", "central"], "leave sample.inference at workers"),
         (["--env", POINTS, "--env.action-repeat", "2"], "leave env.action_repeat at 1"),
-        (["--env", POINTS, "--env.num-envs", "4", "--sample.workers", "2"], "do not split evenly"),
+        (["--env", POINTS, "--env.num-envs", "4", "--sample.workers", "2"], "more than sample.groups 1"),
         (["--env", f"{POINTS}+Pendulum-v1"], "cannot be a set of tasks"),
         (["--env", "gymvec/Pendulum-v1"], "registers no vector_entry_point: take gym/Pendulum-v1"),
         (["--env", "gymvec/outside.vec:Pionts-v0"], "did you mean 'Points-v0'"),

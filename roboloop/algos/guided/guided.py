@@ -15,7 +15,7 @@ from roboloop.algos.gail.discriminator import Discriminator
 from roboloop.algos.gail.losses import EpisodeCounts
 from roboloop.algos.guided.config import AdversarialSettings, ExampleSettings, GuidedSettings, IntentionSettings
 from roboloop.algos.guided.intention_policy import IntentionPolicy, as_set, showing_task
-from roboloop.algos.guided.teachers import DiscriminatorReward, EnvReward, ExampleReward, Formula, Payer, Teacher
+from roboloop.algos.guided.teachers import DiscriminatorReward, EnvReward, ExampleReward, Formula, RewardSource, Teacher
 from roboloop.algos.policy import ActorPolicy
 from roboloop.algos.sac.objectives import NO_EXAMPLES, ExampleTerms
 from roboloop.algos.sac.sac import SAC, refuse_what_it_cannot_take
@@ -44,24 +44,24 @@ class GuidedPlay:
 
     def update(self, batch: Batch) -> Metrics:
         """Have the batch taught, and learn from it."""
-        lesson, metrics = self._teacher.lesson(batch)
+        relabel, metrics = self._teacher.relabel(batch)
         self._rl.progress = self.progress
-        learned = self._rl.update(self._rows(lesson), self._teacher.value_caps)
+        learned = self._rl.update(self._rows(relabel), self._teacher.value_caps)
         self._teacher.on_episode_end(learned)
         self.num_updates = self._rl.num_updates
         return {**learned, **metrics}
 
-    def _rows(self, lesson: Batch) -> Batch:
+    def _rows(self, relabel: Batch) -> Batch:
         """Return ``[K, n, ...]`` as the rows of a batch that lies task by task."""
-        num_tasks, n = lesson.reward.shape
+        num_tasks, n = relabel.reward.shape
 
         def shown(obs: Array) -> Array:
             flat = obs.reshape(num_tasks, n, -1)
             return showing_task(flat, np.repeat(np.arange(num_tasks), n).reshape(num_tasks, n), num_tasks)
 
         if self._is_set:
-            lesson = lesson._replace(obs=shown(lesson.obs), next_obs=shown(lesson.next_obs))
-        return Batch(*(column.reshape(num_tasks * n, *column.shape[2:]) for column in lesson))
+            relabel = relabel._replace(obs=shown(relabel.obs), next_obs=shown(relabel.next_obs))
+        return Batch(*(column.reshape(num_tasks * n, *column.shape[2:]) for column in relabel))
 
     def on_episode_end(self, rollout: Rollout, newest: Newest) -> list[Metrics]:
         """Tell a scheduler that learns what was chosen in episodes that ended, and what it brought the main task.
@@ -79,7 +79,7 @@ class GuidedPlay:
             if end.lost or not choices:
                 continue
             shares.append({f"choice/{task}": share for task, share in self.policy.shares(memory).items()})
-            if scheduler.learns and isinstance(self._teacher, Payer):
+            if scheduler.learns and isinstance(self._teacher, RewardSource):
                 steps = newest(end.env, intentions.steps(memory) + 1)
                 scheduler.tell(choices, self._teacher.rewards(steps)[0])
         return shares

@@ -66,7 +66,7 @@ class IntentionPolicy(ActsThrough):
         total = np.bincount(self.intentions.choices(memory), steps, self._num_tasks)
         return dict(zip(self._about["tasks"], (total / max(1, sum(steps))).tolist(), strict=True))
 
-    def led_by(self, parts: Sequence[tuple[str, int]]) -> IntentionPolicy:
+    def with_schedule(self, parts: Sequence[tuple[str, int]]) -> IntentionPolicy:
         """Return the policy of some tasks one after another, each for so many steps; the last one goes on."""
         about = self._about
         for name, _ in parts:

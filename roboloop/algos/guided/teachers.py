@@ -29,17 +29,17 @@ class Teacher(Stateful, Protocol):
         """What values of each task may be at most; empty = anything."""
         ...
 
-    def lesson(self, batch: Batch) -> tuple[Batch, Metrics]:
+    def relabel(self, batch: Batch) -> tuple[Batch, Metrics]:
         """Return what each task is to learn from, ``[K, n, ...]``, and what it learned itself."""
         ...
 
     def on_episode_end(self, learned: Metrics) -> None:
-        """Take note of what came of the lesson."""
+        """Take note of what came of the update."""
         ...
 
 
 @runtime_checkable
-class Payer(Protocol):
+class RewardSource(Protocol):
     """A teacher that can say what any transition is worth."""
 
     def rewards(self, batch: Batch) -> Array:
@@ -67,7 +67,7 @@ class EnvReward(_Unbounded):
         """Return what the formulas pay."""
         return np.ascontiguousarray(self._formula(batch.obs, batch.action, batch.next_obs).T)
 
-    def lesson(self, batch: Batch) -> tuple[Batch, Metrics]:
+    def relabel(self, batch: Batch) -> tuple[Batch, Metrics]:
         """Return the batch for each task."""
         paid = self.rewards(batch)
         return for_each_task(batch, paid), paid_metrics(self._tasks, paid)
@@ -95,7 +95,7 @@ class DiscriminatorReward(_Unbounded):
         share = self._cfg.expert_fraction * self._cfg.expert_decay**self._discriminator.num_updates
         return int(share * self.num_rows)
 
-    def lesson(self, batch: Batch) -> tuple[Batch, Metrics]:
+    def relabel(self, batch: Batch) -> tuple[Batch, Metrics]:
         """Learn to tell the policy from the experts; pay the batch, and experts in the place of its first rows."""
         expert_rows, held_out = self.expert_rows, self._experts.held_out(self.num_rows)
         metrics = self._discriminator.update(
@@ -145,7 +145,7 @@ class ExampleReward:
             return ()
         return [float(np.median(values)) if values else self._top for values in self._values]
 
-    def lesson(self, batch: Batch) -> tuple[Batch, Metrics]:
+    def relabel(self, batch: Batch) -> tuple[Batch, Metrics]:
         """Return examples and transitions: of each task in every shard, examples come first."""
         cfg, num_tasks = self._cfg, len(self._tasks)
         examples = self._experts.examples(cfg.num_examples)

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from roboloop.algos.pick.config import PickConfig
 from roboloop.algos.pick.picks import PickLayout, at
-from roboloop.algos.pick.policy import Habit, JointPolicy, PickPolicy
+from roboloop.algos.pick.policy import JointPolicy, PickOptions, PickPolicy
 from roboloop.algos.policy import ActorPolicy
 from roboloop.algos.sac.sac import SAC
 from roboloop.algos.spec import Setup
@@ -119,10 +119,10 @@ class PickAndPlace:
         self._rl.close()
 
 
-def habit_of(cfg: PickConfig) -> Habit:
+def habit_of(cfg: PickConfig) -> PickOptions:
     """Return how the policy of a config picks."""
     is_mvp = cfg.pick == "mvp"
-    return Habit(
+    return PickOptions(
         copies=cfg.pick_copies,
         best=is_mvp,
         fraction=cfg.top_fraction,

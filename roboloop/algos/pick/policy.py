@@ -21,7 +21,7 @@ from roboloop.nets.trunk import TrunkSpec
 
 
 @dataclass(frozen=True)
-class Habit:
+class PickOptions:
     """How a policy picks."""
 
     copies: int = 1
@@ -140,7 +140,7 @@ class PickPolicy(ActsThrough):
 
     memory_size = 0
 
-    def __init__(self, actor: ActorPolicy, spec: EnvSpec, habit: Habit, critics: Views | None = None) -> None:
+    def __init__(self, actor: ActorPolicy, spec: EnvSpec, habit: PickOptions, critics: Views | None = None) -> None:
         """Act in an environment of this spec; critics are needed to choose the best."""
         self.actor, self._spec, self._habit = actor, spec, habit
         picks = PickLayout.of(spec)
@@ -173,7 +173,7 @@ class PickPolicy(ActsThrough):
         """Build the same policy anew, with weights still to be read."""
         layout = Layout({name: tuple(shape) for name, shape in data["critics"].items()})
         actor, critics = ActorPolicy.from_blueprint(data["actor"]), layout.views(layout.zeros())
-        return cls(actor, spec_from_data(data["spec"]), Habit(**data["habit"]), critics or None)
+        return cls(actor, spec_from_data(data["spec"]), PickOptions(**data["habit"]), critics or None)
 
     @property
     def num_weights(self) -> int:

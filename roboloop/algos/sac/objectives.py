@@ -40,7 +40,7 @@ class Objective(Protocol):
         """Return the values that outputs stand for."""
         ...
 
-    def pulled_back(self, values: Tensor, d_values: Tensor) -> Tensor:
+    def vjp(self, values: Tensor, d_values: Tensor) -> Tensor:
         """Return the gradient by outputs of what has a gradient by their values."""
         ...
 
@@ -63,7 +63,7 @@ class SoftBellman:
         """Return them as they are."""
         return q
 
-    def pulled_back(self, values: Tensor, d_values: Tensor) -> Tensor:
+    def vjp(self, values: Tensor, d_values: Tensor) -> Tensor:
         """Return it as it is."""
         return d_values
 
@@ -119,6 +119,6 @@ class Classifier:
         """Return probabilities."""
         return q.sigmoid()
 
-    def pulled_back(self, values: Tensor, d_values: Tensor) -> Tensor:
+    def vjp(self, values: Tensor, d_values: Tensor) -> Tensor:
         """Return it through the slope of the sigmoid."""
         return d_values * (values * (1.0 - values))

@@ -33,7 +33,7 @@ from roboloop.nets.flat import Layout, Views, clone, restore, under
 from roboloop.nets.mlp import initialise
 from roboloop.nets.normalize import Identity, Normalizer, RunningNorm
 from roboloop.nets.observations import Fields
-from roboloop.nets.sight import SightSpec, conv_name
+from roboloop.nets.vision import VisionSpec, conv_name
 
 NETS = ("critics", "targets")
 """Networks that only training needs; the actor is saved with the policy, which can be loaded alone."""
@@ -102,7 +102,7 @@ class SAC:
 
     @property
     def critic_weights(self) -> Views:
-        """The live critics, with the convolutions they share (``nets/sight.py``): each update changes them."""
+        """The live critics, with the convolutions they share (``nets/vision.py``): each update changes them."""
         return self._layouts["critics"].views(self._mem["critics"])
 
     def update(self, batch: Batch, value_caps: Sequence[float] = ()) -> Metrics:
@@ -220,7 +220,7 @@ def refuse_what_it_cannot_take(spec: EnvSpec) -> None:
         )
 
 
-def make_sight(cfg: SACSettings, fields: Fields) -> SightSpec | None:
+def make_sight(cfg: SACSettings, fields: Fields) -> VisionSpec | None:
     """Return how pictures are seen, or None where observations have none."""
     if not fields.pictures:
         return None
@@ -230,10 +230,10 @@ def make_sight(cfg: SACSettings, fields: Fields) -> SightSpec | None:
         ConvSpec(picture[1:], cfg.conv_channels, cfg.conv_kernels, cfg.conv_strides, 0, "relu")
         for picture in fields.pictures
     )
-    return SightSpec(fields.frames, convs)
+    return VisionSpec(fields.frames, convs)
 
 
-def make_shift_px(cfg: SACSettings, spec: EnvSpec, sight: SightSpec | None) -> int:
+def make_shift_px(cfg: SACSettings, spec: EnvSpec, sight: VisionSpec | None) -> int:
     """Return by how much sampled pictures are shifted."""
     if sight is None or not isinstance(cfg, SACConfig):
         return 0

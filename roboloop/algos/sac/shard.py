@@ -15,14 +15,14 @@ from roboloop.algos.sac.config import MTSACConfig, SACConfig, SACSettings
 from roboloop.algos.sac.losses import TensorMetrics, actor_loss, actor_loss_gradient
 from roboloop.algos.sac.objectives import NO_EXAMPLES, Bounded, Classifier, ExampleTerms, Objective, SoftBellman
 from roboloop.core.config import override, to_dict
-from roboloop.nets.actors import PLAIN, ActorKind, ActorSpec, Whole
+from roboloop.nets.actors import PLAIN, ActorKind, ActorSpec, JointActor
 from roboloop.nets.conv import Convolutions, ConvSpec, conv_from_data
 from roboloop.nets.flat import ALIGN, BYTES, Layout, Views, aligned, bytes_of, under
 from roboloop.nets.layers import Scratch
 from roboloop.nets.mlp import MLPSpec, NetSpec, Shapes
-from roboloop.nets.sight import conv_name, conv_shapes, num_features, pixel_norm
 from roboloop.nets.soft_modules import SoftModules, SoftSpec, evenness
 from roboloop.nets.trunk import TrunkSpec, build_critics, critic_shapes
+from roboloop.nets.vision import conv_name, conv_shapes, num_features, pixel_norm
 
 
 @dataclass(frozen=True)
@@ -323,7 +323,7 @@ class SACShard:
         log_prob = self._of_actor(self._drawn.log_prob[: self._rows])
         q = self._objective.values(self._frozen_critics.forward(self._x_fresh))
         d_q, d_log_prob = actor_loss_gradient(q, alpha, batch_size)
-        d_q = self._weighed(self._objective.pulled_back(q, d_q))
+        d_q = self._weighed(self._objective.vjp(q, d_q))
         d_action = self._frozen_critics.backward_inputs_from(d_q, self._shape.seen_dim)
         if isinstance(d_log_prob, Tensor):
             d_log_prob = self._weighed(d_log_prob)
@@ -332,7 +332,7 @@ class SACShard:
             d_action, d_log_prob = self._among_all(d_action), self._among_all(each.unsqueeze(1)).squeeze(1)
         self._actor.backward(d_action, d_log_prob)
         self._report(actor_loss(q, log_prob, alpha, batch_size)[1])
-        if isinstance(self._actor, Whole) and isinstance(net := self._actor.net, SoftModules):
+        if isinstance(self._actor, JointActor) and isinstance(net := self._actor.net, SoftModules):
             even = [evenness(p[: self._rows]).sum() * (1.0 / self._cfg.batch_size) for p in net.chances]
             self._report({f"evenness/layer{i}": value for i, value in enumerate(even)})
         self._entropy[:] = log_prob.view(self._shape.num_tasks, -1).sum(1) * (-1.0 / batch_size)

@@ -102,7 +102,12 @@ def make(task: str, cfg: GymEnvConfig, evaluation: bool) -> EpisodeEnv:
     if task not in gymnasium.registry:
         raise ConfigError(f"unknown Gymnasium env {task!r}{nearest(task, gymnasium.registry)}")
     cv2.setNumThreads(1)  # the sampler runs many of these side by side
-    options = gymnasium.spec(task).kwargs
+    if cfg.wrappers:
+        raise ConfigError("env.wrappers are for Gymnasium environments; our Atari games are none inside")
+    own = gymnasium.spec(task).kwargs
+    if unknown := [key for key in cfg.kwargs if key not in own]:
+        raise ConfigError(f"env.kwargs of gym/{task} has no {unknown[0]!r}{nearest(unknown[0], own)}")
+    options = {**own, **cfg.kwargs}
     size, grey = cfg.image_size or IMAGE_SIZE, cfg.grayscale is not False
     world = AtariWorld(options, size, grey)
     return EpisodeEnv(

@@ -13,8 +13,10 @@ from typing import Any, NamedTuple
 import gymnasium
 from gymnasium.envs.registration import find_highest_version, load_env_creator, parse_env_id
 
-from roboloop.core.errors import ConfigError, MissingExtra, nearest
-from roboloop.core.resolve import resolve
+from roboloop.core.errors import ConfigError, MissingExtra, UserError, nearest
+from roboloop.core.raised import where
+from roboloop.core.resolve import load_named, resolve
+from roboloop.envs.gym.suite import GymEnvConfig
 
 MAIN = "__main__"
 """Module of what a script or a notebook defines: no other process can import it."""
@@ -54,22 +56,41 @@ def given(makers: Mapping[str, Maker]) -> Iterator[None]:
                 del _given[name]
 
 
-def find(task: str) -> GymSource:
+def find(task: str, cfg: GymEnvConfig) -> GymSource:
     """Return how to make ``gym/<task>``; what cannot be made is one line."""
+    found = _find(task, cfg.kwargs)
+    return found._replace(make=partial(_wrapped, found.make, cfg.wrappers)) if cfg.wrappers else found
+
+
+def _wrapped(make: Callable[[], gymnasium.Env[Any, Any]], wrappers: tuple[str, ...]) -> gymnasium.Env[Any, Any]:
+    env = make()
+    for name in wrappers:
+        try:
+            env = load_named(name, "env.wrappers")(env)
+        except UserError:
+            raise
+        except Exception as error:  # the user's wrapper may raise anything
+            raise ConfigError(f"env.wrappers {name!r} raised {where(error)}") from error
+        if not isinstance(env, gymnasium.Env):
+            raise ConfigError(f"env.wrappers {name!r} must return a gymnasium.Env, not {type(env).__name__}")
+    return env
+
+
+def _find(task: str, kwargs: Mapping[str, Any]) -> GymSource:
     module, _, name = task.rpartition(":")
     if module == MAIN:
         if name not in _given:
-            where = "it was defined in a script or a notebook, and can be made only there: give env= in Python"
-            raise ConfigError(f"env 'gym/{task}' cannot be made here: {where}")
-        return GymSource(partial(_construct, task, _given[name]), None)
+            origin = "it was defined in a script or a notebook, and can be made only there: give env= in Python"
+            raise ConfigError(f"env 'gym/{task}' cannot be made here: {origin}")
+        return GymSource(partial(_construct, task, _given[name], kwargs), None)
     if not module:
-        return _registered(task)
+        return _registered(task, kwargs)
     maker = _named(task, module, name)
     if maker is None:
-        return _registered(name)
+        return _registered(name, kwargs)
     if not callable(maker):
         raise ConfigError(f"env 'gym/{task}' cannot be made: {name} is no class and no function")
-    return GymSource(partial(_construct, task, maker), None)
+    return GymSource(partial(_construct, task, maker, kwargs), None)
 
 
 def is_environment(task: str) -> bool:
@@ -82,11 +103,13 @@ def is_environment(task: str) -> bool:
 def _named(task: str, module: str, name: str) -> Any:
     """Import a module and return what it calls by that name; None where it registers the name with Gymnasium."""
     held = _imported(task, module)
-    if _is_registered(name):
+    if name in gymnasium.registry:
         return None
     try:
         return reduce(getattr, name.split("."), held)
     except AttributeError:
+        if _has_version(name):
+            return None
         known = [each for each, value in vars(held).items() if inspect.isclass(value)]
         hint = nearest(name, [*known, *gymnasium.registry])
         raise ConfigError(
@@ -103,9 +126,8 @@ def _imported(task: str, module: str) -> Any:
         raise ConfigError(f"env 'gym/{task}' cannot be made: {error}") from None
 
 
-def _is_registered(name: str) -> bool:
-    if name in gymnasium.registry:
-        return True
+def _has_version(name: str) -> bool:
+    """Say whether an id without a version stands for one that is registered with one."""
     try:
         space, plain, version = parse_env_id(name)
     except gymnasium.error.Error:
@@ -113,21 +135,22 @@ def _is_registered(name: str) -> bool:
     return version is None and find_highest_version(space, plain) is not None
 
 
-def _registered(name: str) -> GymSource:
+def _registered(name: str, kwargs: Mapping[str, Any]) -> GymSource:
     try:
         limit = gymnasium.spec(name).max_episode_steps
     except gymnasium.error.Error:
         limit = None  # making it says why
-    return GymSource(partial(_make_registered, name), limit)
+    return GymSource(partial(_make_registered, name, kwargs), limit)
 
 
-def _make_registered(name: str) -> gymnasium.Env[Any, Any]:
+def _make_registered(name: str, kwargs: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
     """Make an environment by its id without a time limit, or say in one line why it cannot be made."""
     try:
         entry: Any = gymnasium.spec(name).entry_point
         maker = load_env_creator(entry) if isinstance(entry, str) else entry
-        # older ones do not know the keyword
-        return gymnasium.make(name, max_episode_steps=-1, disable_env_checker=True, **_pictures(maker))
+        _check_arguments(f"gym/{name}", maker, {**gymnasium.spec(name).kwargs, **kwargs})
+        # older ones do not know the keyword of pictures
+        return gymnasium.make(name, max_episode_steps=-1, disable_env_checker=True, **_pictures(maker), **kwargs)
     except gymnasium.error.DependencyNotInstalled as error:
         reason = str(error).splitlines()[0]
         wanted = "pip install 'roboloop[box2d]'" if "box2d" in reason.lower() else reason
@@ -137,19 +160,32 @@ def _make_registered(name: str) -> gymnasium.Env[Any, Any]:
         raise ConfigError(f"unknown Gymnasium env {name!r}{known or ': ' + str(error).splitlines()[0]}") from error
 
 
-def _construct(task: str, maker: Maker) -> gymnasium.Env[Any, Any]:
-    """Call what makes an environment; one that needs arguments, or makes something else, is one line."""
-    options = _pictures(maker)
+def _check_arguments(env_id: str, maker: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+    """Refuse arguments that a constructor does not take, or lacks, in one line."""
     try:
-        inspect.signature(maker).bind(**options)
+        inspect.signature(maker).bind(**arguments)
     except TypeError as error:
-        raise ConfigError(f"env 'gym/{task}' cannot be made without arguments: {error}") from None
+        raise ConfigError(f"env {env_id!r} cannot be made with env.kwargs {dict(arguments)}: {error}") from None
     except ValueError:  # written in C: it has no signature
         pass
+
+
+def _construct(task: str, maker: Maker, kwargs: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
+    """Call what makes an environment; one that makes something else is one line."""
+    options = {**(_pictures(maker) if _takes_render_mode(maker) else {}), **kwargs}
+    _check_arguments(f"gym/{task}", maker, options)
     env = maker(**options)
     if not isinstance(env, gymnasium.Env):
         raise ConfigError(f"env 'gym/{task}' cannot be made: it returned a {type(env).__name__}, not a gymnasium.Env")
     return env
+
+
+def _takes_render_mode(maker: Maker) -> bool:
+    try:
+        parameters = inspect.signature(maker).parameters.values()
+    except ValueError:
+        return True
+    return any(p.name == "render_mode" or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def _pictures(maker: Any) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+from roboloop.core.errors import ConfigError
 from roboloop.envs.config import PictureEnvConfig
 from roboloop.envs.suite import Suite
 from roboloop.envs.task_set import SEPARATOR
@@ -49,6 +51,21 @@ class GymEnvConfig(PictureEnvConfig):
 
     grayscale: bool | None = None
     """Whether Atari's pictures are grey; none means yes."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Arguments of the environment's constructor, such as --env.kwargs.gravity 9.8."""
+    wrappers: tuple[str, ...] = ()
+    """Wrappers around the environment, the innermost first, each as module:attr of wrapper(env) -> env."""
+
+    def check(self) -> None:
+        """Refuse arguments that are ours to give."""
+        super().check()
+        if "render_mode" in self.kwargs:
+            raise ConfigError("env.kwargs.render_mode is set by roboloop: leave it out")
+
+    def code(self) -> Iterator[tuple[str, str]]:
+        """Yield the keys that name code; wrappers are some."""
+        yield from super().code()
+        yield from (("wrappers", name) for name in self.wrappers)
 
 
 def modules(task: str) -> Sequence[str]:
@@ -65,6 +82,7 @@ SUITE = Suite(
     GymEnvConfig,
     packages=("gymnasium", "mujoco"),
     modules=modules,
+    examine="roboloop.envs.gym.examine:examine",
     is_gymnasiums=True,
     is_environment="roboloop.envs.gym.source:is_environment",
     example="HalfCheetah-v5",

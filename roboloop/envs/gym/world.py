@@ -80,9 +80,9 @@ class GymWorld(ReplayWorld):
         self._env.close()
 
 
-def raw(task: str) -> tuple[gymnasium.Env[Any, Any], int | None]:
+def raw(task: str, cfg: GymEnvConfig) -> tuple[gymnasium.Env[Any, Any], int | None]:
     """Return an environment as its author wrote it, and the limit of its episodes; ``envs check`` looks at that."""
-    found = source.find(task)
+    found = source.find(task, cfg)
     env = found.make()
     return env, found.limit_of(env)
 
@@ -98,7 +98,7 @@ def make(task: str, cfg: GymEnvConfig, evaluation: bool) -> EpisodeEnv:
         from roboloop.envs.gym.atari import make as make_atari
 
         return make_atari(task, cfg, evaluation)
-    found = source.find(task)
+    found = source.find(task, cfg)
     env = found.make()
     low, high, choices = columns(env.action_space)
     seen = observations(env.observation_space, choices, mask_in_info=MASK in _first_info(env, choices))

@@ -14,7 +14,7 @@ ROOT_3 = math.sqrt(3.0)
 
 
 @dataclass
-class Carrot:
+class LeadTarget:
     """The target that the arm is led by: actions shift the last target, and never further than is safe."""
 
     axes: tuple[str, ...]

@@ -11,7 +11,7 @@ from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, State
 from roboloop.envs.env import EpisodeEnv, Outcome
 from roboloop.envs.panda.config import PandaConfig
-from roboloop.envs.panda.control import Carrot, HoldTimer
+from roboloop.envs.panda.control import HoldTimer, LeadTarget
 from roboloop.envs.panda.health import check
 from roboloop.envs.panda.reset import Reset, opened_m
 from roboloop.envs.panda.robot import (
@@ -54,7 +54,7 @@ class Rig:
         self._axes = [AXES.index(axis) for axis in axes]
         self._object = [POSE.index(name) for name in task.object_dof]
         self._shared = [AXES.index(axis) for axis in axes if axis in task.object_dof]
-        self.carrot = Carrot(axes, self.limits, cfg.max_speed_m_s / cfg.hz, cfg.max_force_n / GAINS.kx[0])
+        self.lead_target = LeadTarget(axes, self.limits, cfg.max_speed_m_s / cfg.hz, cfg.max_force_n / GAINS.kx[0])
         self._has_gripper = "gripper" in task.dof
         self._reset = Reset(robot, task, cfg.camera_stale_s)
         self._hold = HoldTimer(cfg.hold_s)
@@ -113,7 +113,7 @@ class Rig:
     def first_look(self) -> Array:
         """Return what there is to see before the first action, and lead the arm from there."""
         reading = self._look()
-        self.robot.send(Command(ee_pos_m=self.carrot.begin(reading.ee_pos_m), ee_quat=np.array(DOWN)))
+        self.robot.send(Command(ee_pos_m=self.lead_target.begin(reading.ee_pos_m), ee_quat=np.array(DOWN)))
         self._gripper_open = self.task.gripper_open
         self._hold = HoldTimer(self.cfg.hold_s)
         self._taken = np.zeros(self.action_dim)
@@ -130,9 +130,9 @@ class Rig:
         action = np.clip(action, -1, 1)
         try:
             reading = self._newest_look()
-            moved = self.carrot.shift(action[: len(self._axes)], reading.ee_pos_m)
+            moved = self.lead_target.shift(action[: len(self._axes)], reading.ee_pos_m)
             grip = self._grip(float(action[-1])) if self._has_gripper else None
-            self.robot.send(Command(ee_pos_m=self.carrot.target_m, ee_quat=np.array(DOWN), gripper_open=grip))
+            self.robot.send(Command(ee_pos_m=self.lead_target.target_m, ee_quat=np.array(DOWN), gripper_open=grip))
         except RobotFault as fault:
             self._fail(fault)
             raise
@@ -158,7 +158,7 @@ class Rig:
         main_m, to_object_m = distances_m(self.task, reading, self._layout)
         is_there = main_m <= self.task.success_m and to_object_m <= self.task.near_m
         success = self._hold.update(is_there, reading.arm_time_s)
-        progress = (self._distance_m - main_m - to_object_m) / self.carrot.step_m
+        progress = (self._distance_m - main_m - to_object_m) / self.lead_target.step_m
         self._distance_m = main_m + to_object_m
         return Outcome(
             obs=self._observation(reading),
@@ -200,7 +200,7 @@ class Rig:
     def hold(self) -> None:
         """Stay where the arm is, and lead it from there."""
         self.robot.hold()
-        self.carrot.begin(self.robot.read().ee_pos_m)
+        self.lead_target.begin(self.robot.read().ee_pos_m)
 
     def _observation(self, reading: Reading) -> Array:
         parts: dict[str, Array] = {
@@ -240,8 +240,8 @@ class Rig:
         return {
             "robot": self._simulated("states to save").get_state(),
             "seed": self._seed,
-            "target_m": self.carrot.target_m.copy(),
-            "refused": self.carrot.refused,
+            "target_m": self.lead_target.target_m.copy(),
+            "refused": self.lead_target.refused,
             "gripper_open": self._gripper_open,
             "distance_m": self._distance_m,
             "hold": [self._hold.since_s, self._hold.latched],
@@ -254,7 +254,7 @@ class Rig:
         self._connected, self._fault, self._looked = True, None, (None, 0.0)
         self._seed = state["seed"]
         self._layout = draw(self.task, self._seed or 0)
-        self.carrot.target_m, self.carrot.refused = np.array(state["target_m"]), int(state["refused"])
+        self.lead_target.target_m, self.lead_target.refused = np.array(state["target_m"]), int(state["refused"])
         self._gripper_open, self._distance_m = bool(state["gripper_open"]), float(state["distance_m"])
         self._hold = HoldTimer(self.cfg.hold_s, *state["hold"])
         self._taken = np.array(state["taken"])

@@ -23,7 +23,7 @@ MAX_NETS = 4
 
 
 @dataclass(frozen=True)
-class SightSpec:
+class VisionSpec:
     """What fixes the encoders of pictures but for their weights."""
 
     frames: int
@@ -35,7 +35,7 @@ class SightSpec:
         return {"frames": self.frames, "convs": [asdict(conv) for conv in self.convs]}
 
     @classmethod
-    def from_data(cls, data: dict[str, Any]) -> SightSpec:
+    def from_data(cls, data: dict[str, Any]) -> VisionSpec:
         """Return the spec that ``to_data`` described."""
         convs = data["convs"] if "convs" in data else [data["conv"]]  # older runs saw one picture
         return cls(data["frames"], tuple(map(conv_from_data, convs)))
@@ -63,13 +63,13 @@ def pixel_norm(conv: ConvSpec, device: torch.device | str) -> Tensor:
     return shift_scale.repeat(1, conv.picture[0])
 
 
-class Sight:
+class VisionEncoder:
     """Reads pictures of any number of observations, by weights that a trainer may go on changing.
 
     ``weights`` are a policy's: those of the convolutions are found by their names.
     """
 
-    def __init__(self, spec: SightSpec, env: EnvSpec, weights: Views) -> None:
+    def __init__(self, spec: VisionSpec, env: EnvSpec, weights: Views) -> None:
         self.spec = spec
         self.fields = Fields.of(env, spec.frames)
         self._weights, self._device = weights, next(iter(weights.values())).device
