@@ -21,7 +21,6 @@ GUIDES = {
     "docs/deformables.md": "",
     "docs/deployment.md": "roboloop train reach --seed 1",
     "docs/experiments.md": "",
-    "docs/extending.md": "",
     "docs/guided-play.md": "",
     "docs/hybrid-simulators.md": "roboloop record hopper/mujoco --random --episodes 2 --out DATASET",
     "docs/interchange.md": """roboloop train cartpole --record.keep all
@@ -33,6 +32,8 @@ GUIDES = {
         roboloop train reach --experiment new""",
 }
 """Pages whose commands run, one after another in a directory of their own, after what they take for granted."""
+EXTENDING = (ROOT / "docs/extending.md").read_text()
+"""Its files and commands are run by tests/outside/test_extending.py."""
 NOT_RUN = {
     "make ": "sets up a virtual environment, or runs all tests",
     "pip install": "changes the environment; that the extras are there is tested below",
@@ -53,6 +54,7 @@ ABSENT = re.compile(
 
 PUSHER = """
 import gymnasium
+from tests.envs.broken import Whole as Pusher
 gymnasium.register("Pusher-v0", "tests.envs.broken:Whole", max_episode_steps=200)
 """
 
@@ -72,7 +74,8 @@ def place(tmp_path, monkeypatch):
     shutil.copytree(ROOT / "docs", tmp_path / "docs", ignore=shutil.ignore_patterns("images"))  # some are written anew
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
     (tmp_path / "mine.yaml").write_text(fences("docs/config.md", "yaml")[0])
-    (tmp_path / "my_ddpg.py").write_text(fences("docs/extending.md", "python")[0])
+    for name, file in re.findall(r"`(my_\w+\.py)`[^`]*```python\n(.*?)```", EXTENDING, re.DOTALL):
+        (tmp_path / name).write_text(file)
     (tmp_path / "my_package").mkdir()
     (tmp_path / "my_package" / "envs.py").write_text(PUSHER)
     (tmp_path / "sweep.yaml").write_text((ROOT / "docs/examples/cartpole-lr.yaml").read_text())
@@ -174,12 +177,18 @@ def until_ctrl_c(words):
     with subprocess.Popen(
         [sys.executable, "-m", "roboloop.cli", *words], stdout=subprocess.PIPE, text=True,
         env=os.environ | {"BROWSER": "true", "PYTHONPATH": path},
+        # where tests run in the background, the shell has children ignore Ctrl-C
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:  # fmt: skip
         assert process.stdout.readline().strip()
         assert process.poll() is None
         process.send_signal(signal.SIGINT)
-        process.stdout.read()
-        return 0 if process.wait(timeout=30) in (0, 130) else process.returncode
+        try:
+            process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return -1
+        return 0 if process.returncode in (0, 130) else process.returncode
 
 
 def test_every_command_that_is_not_ours_or_does_not_run_has_a_reason():

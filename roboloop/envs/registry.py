@@ -276,7 +276,7 @@ def auxiliary_tasks(cfg: EnvConfig) -> AuxiliaryTasks:
     make_tasks: Function | None = load_named(cfg.tasks, "env.tasks") if cfg.tasks else suite_of(cfg).tasks
     if make_tasks is None:
         known = suites_with("tasks")
-        raise ConfigError(f"{cfg.id} has no auxiliary tasks: name some with env.tasks, or take {known}")
+        raise ConfigError(f"{cfg.id} declares no auxiliary tasks: there are some in {known}; env.tasks names your own")
     made = resolve(make_tasks)(split(cfg.id)[1], cfg)
     return TaskFunctions(made, cfg.tasks or cfg.id) if isinstance(made, Mapping) else cast("AuxiliaryTasks", made)
 
@@ -298,7 +298,7 @@ def scripted_policy(env: EnvConfig | str, name: str = "") -> PortablePolicy:
     suite, (_, task) = suite_of(cfg), split(cfg.id)
     if not cfg.expert and suite.expert is None:
         known = suites_with("expert")
-        raise ConfigError(f"{cfg.id} has no scripted expert: name one with env.expert; there are experts for {known}")
+        raise ConfigError(f"{cfg.id} has no scripted expert: there are experts for {known}; env.expert names your own")
     if name and (cfg.expert or not suite.has_named_experts):
         task_index(name, auxiliary_tasks(cfg).names, cfg.id)
     if cfg.expert:

@@ -168,10 +168,11 @@ class Evaluator:
         while running:
             action = acting.decide(False, rng).action
             check_actions(action, self._envs[0].spec.action_dim)
+            raw_reward = np.zeros(self._lanes, np.float32)
             for lane, episode in list(running.items()):
                 try:
                     with _named_faults(f"episode {episode}"):
-                        ended = self._step(lane, action[lane], acting, tally[lane])
+                        raw_reward[lane], ended = self._step(lane, action[lane], acting, tally[lane])
                 except SimulatorDied as death:
                     deaths[lane] += 1
                     self._renew(lane)
@@ -188,20 +189,21 @@ class Evaluator:
                     about = {"episode": episode, "seed": self._seed(plan, episode)}
                     task = {"task": self._tasks[episode % len(self._tasks)]} if self._tasks else {}
                     yield {**about, **task, **_plain(tally[lane])}
+            acting.observe_reward(raw_reward)
 
-    def _step(self, lane: int, action: Array, acting: Acting, tally: dict[str, float]) -> bool:
-        """Take a step, and say whether the episode has ended."""
+    def _step(self, lane: int, action: Array, acting: Acting, tally: dict[str, float]) -> tuple[float, bool]:
+        """Return the env's own reward, and whether the episode has ended."""
         obs, reward, terminated, truncated, info = self._envs[lane].step(action)
         self._beat()
         self._steps += 1
         self.watch(self._done, self._total, self._steps)
         raw_reward = float(info.get("raw_reward", reward))
-        acting.see(lane, obs, raw_reward)
+        acting.stack.push(lane, obs)
         tally["return"] += raw_reward
         tally["length"] += 1
         tally["success"] = float(np.fmax(tally["success"], info.get("success", math.nan)))
         tally.update(counted(info))
-        return terminated or truncated
+        return raw_reward, terminated or truncated
 
     def _renew(self, lane: int) -> None:
         """Replace a simulator that died."""

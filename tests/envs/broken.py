@@ -9,7 +9,7 @@ import torch
 from gymnasium import spaces
 
 
-class JointActor(gymnasium.Env):
+class Whole(gymnasium.Env):
     """A point that is pushed along a line; everything about it is right."""
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 10}
@@ -38,19 +38,19 @@ class JointActor(gymnasium.Env):
         return frame
 
 
-class NotFinite(JointActor):
+class NotFinite(Whole):
     def step(self, action):
         obs, *rest = super().step(action)
         obs[1] = np.nan
         return obs, *rest
 
 
-class WrongShape(JointActor):
+class WrongShape(Whole):
     def _see(self):
         return np.array([self.place, self.goal, 0.0], np.float32)
 
 
-class OldApi(JointActor):
+class OldApi(Whole):
     def reset(self):
         super().reset(seed=0)
         return self._see()
@@ -67,17 +67,17 @@ class OldReset(OldApi):
 
 class OldStep(OldApi):
     def reset(self, *, seed=None, options=None):
-        return JointActor.reset(self, seed=seed)
+        return Whole.reset(self, seed=seed)
 
 
-class Unseeded(JointActor):
+class Unseeded(Whole):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.goal = np.random.default_rng().uniform(-1, 1)
         return self._see(), {}
 
 
-class CrashAtStep50(JointActor):
+class CrashAtStep50(Whole):
     def step(self, action):
         out = super().step(action)
         if self.clock == 50:
@@ -85,67 +85,67 @@ class CrashAtStep50(JointActor):
         return out
 
 
-class LyingSpaces(JointActor):
+class LyingSpaces(Whole):
     observation_space = spaces.Box(0, 0.01, (2,), np.float32)
 
 
-class LyingActions(JointActor):
+class LyingActions(Whole):
     def step(self, action):
         if abs(action[0]) > 0.5:
             raise ValueError("the motor takes half of that")
         return super().step(action)
 
 
-class NoRender(JointActor):
+class NoRender(Whole):
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
 
     def render(self):
         raise NotImplementedError
 
 
-class HugeInfo(JointActor):
+class HugeInfo(Whole):
     def step(self, action):
         *out, _ = super().step(action)
         return *out, {"pictures": np.zeros((10, 100, 100, 3), np.float32), "clock": self.clock}
 
 
-class CrashInReset(JointActor):
+class CrashInReset(Whole):
     def reset(self, *, seed=None, options=None):
         raise OSError("no scene file")
 
 
-class Endless(JointActor):
+class Endless(Whole):
     """Registered without a limit."""
 
 
-class Unbounded(JointActor):
+class Unbounded(Whole):
     action_space = spaces.Box(-np.inf, np.inf, (1,), np.float32)
 
 
-class Inverted(JointActor):
+class Inverted(Whole):
     def __init__(self, render_mode=None):
         super().__init__(render_mode)
         self.action_space = spaces.Box(-1, 1, (1,), np.float32)
         self.action_space.low[:], self.action_space.high[:] = 2, 1
 
 
-class Sequences(JointActor):
+class Sequences(Whole):
     observation_space = spaces.Sequence(spaces.Box(-1, 1, (2,)))
 
 
-class Float64(JointActor):
+class Float64(Whole):
     def _see(self):
         return np.array([self.place, self.goal], np.float64)
 
 
-class DrawsFromAll(JointActor):
+class DrawsFromAll(Whole):
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.goal = np.random.uniform() + random.random() + float(torch.rand(()))
         return self._see(), {}
 
 
-class Masked(JointActor):
+class Masked(Whole):
     """Raises when a choice that is not allowed is made."""
 
     action_space = spaces.Discrete(4)
@@ -163,6 +163,6 @@ class Masked(JointActor):
         return *out, self._say()
 
 
-for made in (JointActor, *JointActor.__subclasses__(), OldReset, OldStep):
+for made in (Whole, *Whole.__subclasses__(), OldReset, OldStep):
     limit = None if made is Endless else 200
     gymnasium.register(f"{made.__name__}-v0", f"tests.envs.broken:{made.__name__}", max_episode_steps=limit)

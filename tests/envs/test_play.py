@@ -197,7 +197,7 @@ def test_an_unknown_task_is_one_line_with_the_nearest() -> None:
         make(EnvConfig(id="play/plase"))
     with pytest.raises(ConfigError, match="play/place: unknown task 'graps'; did you mean 'grasp'"):
         scripted_policy("play/place", "graps")
-    with pytest.raises(ConfigError, match=r"has no auxiliary tasks: name some with env.tasks, or take panda/\.\.\."):
+    with pytest.raises(ConfigError, match=r"tiny/point declares no auxiliary tasks: there are some in panda/\.\.\."):
         auxiliary_tasks(EnvConfig(id="tiny/point"))
 
 

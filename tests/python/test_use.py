@@ -142,7 +142,7 @@ LIGHT = ("tiny/point", "tiny/recall", "tiny/cart", "tiny/pegs", "play/reach", "p
 
 @pytest.mark.parametrize("env_id", LIGHT)
 def test_our_environments_pass_the_check_of_gymnasium(env_id):
-    for package in registry.PACKAGES[env_id.partition("/")[0]]:
+    for package in registry.find_suite(env_id.partition("/")[0]).packages:
         pytest.importorskip(package)
     gymnasium_ids.register()
     env = gymnasium.make(gymnasium_ids.gymnasium_id(env_id), disable_env_checker=True)

@@ -71,7 +71,10 @@ def test_no_episodes_are_no_evaluation_and_the_best_checkpoint_is_then_the_last(
         ({"eval": {"episodes": -1}}, "must not be negative"),
         ({"eval": {"episodes": 0, "stop_success": 0.9}}, "stop_success needs evaluations"),
         ({"eval": {"episodes": 0}, "record": {"keep": "expert", "expert_by": "best_eval"}}, "best_eval"),
-        ({"env": {"panda": {"driver": "process", "address": "127.0.0.1:7317"}}}, "set eval.episodes to 0"),
+        (
+            {"env": {"id": "panda/reach", "panda": {"driver": "process", "address": "127.0.0.1:7317"}}},
+            "set eval.episodes to 0",
+        ),
     ],
 )
 def test_what_needs_evaluations_or_an_arm_of_its_own_for_them_is_refused(tiny, changes, said):

@@ -26,8 +26,8 @@ IDS = (
 class DoomEnvConfig(PictureEnvConfig):
     """Keys of ViZDoom."""
 
-    grayscale: bool = False
-    """Whether pictures are grey."""
+    grayscale: bool | None = None
+    """Whether pictures are grey; none means no."""
 
 
 SUITE = Suite("doom", "roboloop.envs.doom.world:make", IDS, DoomEnvConfig, packages=("vizdoom", "cv2"))

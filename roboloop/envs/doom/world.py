@@ -176,7 +176,7 @@ def make(task: str, cfg: DoomEnvConfig, evaluation: bool) -> EpisodeEnv:
     if task not in SCENARIOS:
         raise ConfigError(f"unknown Doom task {task!r}{nearest(task, SCENARIOS)} (known: {', '.join(SCENARIOS)})")
     cv2.setNumThreads(1)  # the sampler runs many of these side by side
-    scenario, size, grayscale = SCENARIOS[task], cfg.image_size or IMAGE_SIZE, cfg.grayscale
+    scenario, size, grayscale = SCENARIOS[task], cfg.image_size or IMAGE_SIZE, bool(cfg.grayscale)
     world = DoomWorld(task, scenario, size, grayscale)
     choices = tuple(len(column) for column in scenario.columns)
     protocol: dict[str, Any] = {
