@@ -255,7 +255,7 @@ def must(root: Path, words: str) -> None:
         sys.exit(f"roboloop {words}: exit code {life.code}\n{life.messages()[-2000:]}")
 
 
-class ConcatHead:
+class Beside:
     """What stands by itself for some configurations: rigs, and a Ray cluster; all are ours to end."""
 
     def __init__(self, rows: list[Row]) -> None:
@@ -382,7 +382,7 @@ def bench(argv: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="random-kills-") as name:
         root = Path(name)
         warm(rows)
-        beside = ConcatHead(rows)
+        beside = Beside(rows)
         try:
             places = prepare(rows, root) | beside.places
             campaigns = []
