@@ -45,7 +45,8 @@ _RELOAD_S = 5.0
 def make_runs(root: Path, runs: int, points: int) -> None:
     """Write a few different runs, and copies of them under other seeds."""
     from roboloop.core.rng import stream
-    from roboloop.track.sinks import TensorBoardSink
+    from roboloop.track.trackers.tensorboard import TensorBoard
+    from roboloop.track.trackers.tracker import TrackedRun
 
     made = []
     for run in range(runs):
@@ -57,10 +58,11 @@ def make_runs(root: Path, runs: int, points: int) -> None:
         rows = [{"step": i, TAG: round(float(value), 5)} for i, value in enumerate(values)]
         path.mkdir(parents=True)
         (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        sink = TensorBoardSink(path / "events")
+        tracker = TensorBoard()
+        tracker.open(TrackedRun(path, "bench", "dash", run, {}))
         for row in rows:
-            sink.write(int(row["step"]), {TAG: row[TAG]})
-        sink.close()
+            tracker.write(int(row["step"]), {TAG: row[TAG]})
+        tracker.close()
         (path / "config.yaml").write_text(f"seed: {run}\nsteps: {points}\n")
         status = {"state": "done", "step": points, "steps": points, "updated_unix_s": time.time()}
         (path / "status.json").write_text(json.dumps(status))

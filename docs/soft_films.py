@@ -12,7 +12,6 @@ from roboloop.core.types import Array, Policy
 from roboloop.envs import registry
 from roboloop.run import build
 from roboloop.run.evaluate import TEST, Plan
-from roboloop.run.posthoc import pick
 from roboloop.run.rundir import RunDir
 
 EPISODES, SIDE, GAP, FRAME_MS, COLOURS = 3, 128, 4, 250, 48
@@ -22,8 +21,8 @@ def main(run_path: str, out: str) -> None:
     """Film held-out episodes, both hands beginning alike."""
     run = RunDir.open(Path(run_path))
     spec = build.spec_of(run.config)
-    trained = build.policy_of(run.config, spec, pick(run, "last").state)
-    untrained = registry.scripted_policy(run.config.env.id, "random")
+    trained = build.policy_of(run.config, spec, run.pick("last"))
+    untrained = registry.scripted_policy(run.config.env, "random")
     frames = []
     for episode in range(EPISODES):
         seed = Plan(EPISODES, 0, TEST).episode_seed(episode)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from roboloop.core.config import override, to_dict
 from roboloop.core.errors import ConfigError, DataError, UserError
@@ -220,22 +220,20 @@ def _evaluate_all(
 
 
 def with_target_return(policy: PortablePolicy, target: float, run: RunDir) -> PortablePolicy:
-    """Return a Decision Transformer that is asked for another return."""
-    from roboloop.algos.imitation.imitation import ImitationPolicy
-
-    if not isinstance(policy, ImitationPolicy) or run.config.algo.name != "dt":
+    """Return a policy that follows a target return, such as a Decision Transformer, with another target."""
+    if not getattr(policy, "follows_target", False):
         raise DataError(f"--target is for Decision Transformers: {run.path} trained {run.config.algo.name}")
-    return policy.with_target(target)
+    aimed: PortablePolicy = cast("Any", policy).with_target(target)
+    return aimed
 
 
 def with_schedule(policy: PortablePolicy, schedule: str, run: RunDir) -> PortablePolicy:
     """Return a policy of several tasks that follows a schedule."""
-    from roboloop.algos.guided.intention_policy import IntentionPolicy
-
-    if not isinstance(policy, IntentionPolicy):
+    if not hasattr(policy, "with_schedule"):
         raise DataError(f"--task and --schedule are for policies of several tasks: {run.path} trained "
                         f"{run.config.algo.name}")  # fmt: skip
-    return policy.with_schedule(forced_schedule(schedule))
+    led: PortablePolicy = policy.with_schedule(forced_schedule(schedule))
+    return led
 
 
 def picking_by(run: RunDir, way: str) -> Experiment:

@@ -12,7 +12,7 @@ import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -262,11 +262,10 @@ def _as_trained(known: argparse.Namespace, flags: list[str]) -> RecordActor:
 
 
 def _with_std(policy: PortablePolicy, std: float, run: RunDir) -> PortablePolicy:
-    from roboloop.algos.ppo.policy import PPOPolicy
-
-    if not isinstance(policy, PPOPolicy) or not policy.has_std:
+    if not getattr(policy, "has_std", False):
         raise DataError(f"--std is for continuous actions of PPO: {run.path} trained {run.config.algo.name}")
-    return policy.with_std(std)
+    steady: PortablePolicy = cast("Any", policy).with_std(std)
+    return steady
 
 
 def _actor(

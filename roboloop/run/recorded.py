@@ -18,7 +18,6 @@ from roboloop.data.experts import split
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import EpisodeEnv
-from roboloop.envs.legged.config import LeggedConfig
 from roboloop.envs.legged.prediction import Recorded
 from roboloop.envs.legged.world import LeggedWorld
 from roboloop.run.config import Experiment
@@ -39,7 +38,7 @@ class Simulator(NamedTuple):
 def open_simulator(env_id: str, flags: list[str]) -> Simulator:
     """Make the simulator of an environment with ``--env.KEY VALUE`` flags, without noise, pushes and drawn domains."""
     cfg = parse_flags(Experiment(env=EnvConfig(id=env_id)), flags).env
-    if isinstance(getattr(cfg, "legged", None), LeggedConfig):
+    if hasattr(cfg, "legged"):
         cfg = override(cfg, {"legged": {"obs_noise": 0.0, "action_noise": 0.0, "push_n": 0.0, "randomize": False}})
         env = registry.make(cfg)
         if isinstance(env, EpisodeEnv) and isinstance(env.world, LeggedWorld):

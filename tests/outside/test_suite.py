@@ -16,6 +16,7 @@ from roboloop.run.rundir import RunDir
 from tests.cli.test_cli import roboloop
 from tests.outside.kit import SMALL, TWO_WORKERS, digest, train
 
+ROOT = Path(__file__).parents[2]
 TASKS = ("reach", "near", "still")
 LFGP = (
     "--algo", "lfgp", "--algo.sac.hidden", "16", "16", "--algo.sac.batch-size", "16",
@@ -130,8 +131,8 @@ def test_a_suite_by_module_and_attribute_is_refused_where_nobody_typed_it():
         (("--env", "tiny/point", "--env.panda.hz", "5"), "tiny/point has no env.panda, it is for panda"),
     ],
 )
-def test_what_is_wrong_with_it_is_one_line(words, message):
-    done = roboloop("train", *words, "--steps", "10")
+def test_what_is_wrong_with_it_is_one_line(words, message, tmp_path):
+    done = roboloop("train", *words, "--steps", "10", cwd=tmp_path, PYTHONPATH=str(ROOT))
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert message in done.stderr
 

@@ -188,6 +188,11 @@ class ImitationPolicy(FlatPolicy[ImitationModel]):
         return self._actor.note_reward(memory, reward)
 
     @property
+    def follows_target(self) -> bool:
+        """Whether it is told how much return to reach; cloning is not."""
+        return self.memory_size > 0
+
+    @property
     def target(self) -> float:
         """The return that an episode is to reach."""
         return float(self._views["return_norm"][1])
