@@ -32,6 +32,16 @@ GUIDES = {
         roboloop train reach --experiment new""",
 }
 """Pages whose commands run, one after another in a directory of their own, after what they take for granted."""
+ONLY_PARSED = {
+    "docs/algorithms/": "their recipes run in tests/run and tests/learn; datasets and runs in them are placeholders",
+    "docs/results/": "hours: what the figures were made with",
+    "docs/extending.md": "tests/outside/test_extending.py runs them beside the files that they name",
+    "docs/dash.md": "tests/dash runs the page",
+    "docs/many-machines.md": "needs a cluster; tests/ray and tests/launch have one of this machine",
+    "docs/real-time.md": "needs a rig that stands by itself; tests/faults/test_real_time.py trains on one",
+    "docs/python.md": "tests/python runs it",
+}
+"""Pages whose commands are parsed and not run here, and why."""
 EXTENDING = (ROOT / "docs/extending.md").read_text()
 """Its files and commands are run by tests/outside/test_extending.py."""
 NOT_RUN = {
@@ -189,6 +199,11 @@ def until_ctrl_c(words):
             process.kill()
             return -1
         return 0 if process.returncode in (0, 130) else process.returncode
+
+
+def test_every_page_with_commands_runs_or_has_a_reason():
+    pages = [page for page in PAGES if any(map(is_ours, commands(page))) and page not in GUIDES]
+    assert [page for page in pages if not page.startswith(tuple(ONLY_PARSED))] == []
 
 
 def test_every_command_that_is_not_ours_or_does_not_run_has_a_reason():

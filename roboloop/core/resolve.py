@@ -6,9 +6,11 @@ import importlib
 from collections.abc import Callable
 from functools import cache, reduce
 from importlib import metadata
+from types import ModuleType
 from typing import Any
 
-from roboloop.core.errors import ConfigError
+from roboloop.core.errors import ConfigError, UserError
+from roboloop.core.raised import where
 
 
 def resolve(named: Callable[..., Any] | str) -> Callable[..., Any]:
@@ -35,8 +37,14 @@ def load_named(path: str, what: str) -> Any:
         if (error.name or "") not in (module, module.partition(".")[0]) and not module.startswith(f"{error.name}."):
             raise ConfigError(f"{what} {path!r} cannot be imported: {error}") from error
         raise ConfigError(f"{what} {path!r}: there is no module {error.name!r}") from None
-    except AttributeError:
+    except AttributeError as error:
+        if error.obj is None or not isinstance(error.obj, ModuleType | type):  # of the module's own code
+            raise ConfigError(f"{what} {path!r} cannot be imported: {where(error)}") from error
         raise ConfigError(f"{what} {path!r}: module {module} has no {attr!r}") from None
+    except UserError:
+        raise
+    except Exception as error:  # other people's code may raise anything
+        raise ConfigError(f"{what} {path!r} cannot be imported: {where(error)}") from error
 
 
 @cache

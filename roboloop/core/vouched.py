@@ -57,7 +57,8 @@ class Vouched:
     def typed_modules(self) -> set[str]:
         """Return the top-level modules that the user typed, as in ``module:attr`` and ``gym/module:Id``."""
         words = {word for each in (self._command, self._of_call) if each for word in each.words}
-        return {found[1] for word in words for found in _MODULE.finditer(word)}
+        # a run directory may be called like a module
+        return {found[1] for word in words if not os.path.lexists(word) for found in _MODULE.finditer(word)}
 
     def __contains__(self, word: str) -> bool:
         return any(each.everything or word in each.words for each in (self._command, self._of_call) if each)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from roboloop.core.config import KINDS, NAMED_BY, kinds_hint, override
-from roboloop.core.errors import ConfigError, nearest, needs_extra
+from roboloop.core.errors import ConfigError, UserError, nearest, needs_extra
 from roboloop.core.resolve import entry_points, load_named, resolve
 from roboloop.core.stop import StopRequest
 from roboloop.core.tasks import task_index
@@ -86,9 +86,19 @@ def find_suite(name: str) -> Suite:
     return suite
 
 
+def records() -> Iterator[tuple[str, Suite]]:
+    """Yield the name and the record of each suite; a plug-in that is broken is named when it is asked for."""
+    for name in known_suites():
+        try:
+            yield name, find_suite(name)
+        except UserError:
+            if is_ours(name):
+                raise
+
+
 def suites_with(what: str) -> str:
     """List the suites whose record has something, for messages."""
-    return ", ".join(f"{name}/..." for name in known_suites() if getattr(find_suite(name), what))
+    return ", ".join(f"{name}/..." for name, suite in records() if getattr(suite, what))
 
 
 def split(env_id: str) -> tuple[str, str]:
@@ -146,7 +156,7 @@ def task_name(env_id: str) -> str:
 
 def known_ids() -> list[str]:
     """Return the ids worth listing; any other Gymnasium or DM Control task can be made too."""
-    return [f"{name}/{task}" for name in known_suites() for task in find_suite(name).ids]
+    return [f"{name}/{task}" for name, suite in records() for task in suite.ids]
 
 
 def default_config(env_id: str, current: EnvConfig | None = None) -> EnvConfig:
@@ -159,8 +169,8 @@ def default_config(env_id: str, current: EnvConfig | None = None) -> EnvConfig:
 
 def default_configs() -> Iterator[tuple[str, EnvConfig]]:
     """Yield the name and the config section of every suite."""
-    for name in known_suites():
-        yield name, find_suite(name).config()
+    for name, suite in records():
+        yield name, suite.config()
 
 
 def config(env_id: str, **keys: Any) -> EnvConfig:

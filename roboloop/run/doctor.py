@@ -30,7 +30,7 @@ def doctor(args: list[str]) -> int:
         except metadata.PackageNotFoundError:
             print(f"{package} is not installed")
     draws = _pixels()  # before any suite: what they import changes the environment of other backends
-    examples = {name: registry.find_suite(name).example for name in registry.known_suites()}
+    examples = {name: suite.example for name, suite in registry.records()}
     sound = {name: _probe(name, f"{name}/{task}", draws) for name, task in examples.items() if task}
     return 0 if sound[Experiment().env.id.partition("/")[0]] else 2
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from roboloop.core.resolve import resolve
+from roboloop.core.resolve import load_named, resolve
 from roboloop.core.vouched import check_code, vouched
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
@@ -54,6 +54,20 @@ def _check(key: str, name: str, where: object) -> None:
         _check_id(name, where)
     else:
         check_code(key, name, [name.partition(":")[0]], where)
+        if key.startswith("env.") and name not in vouched and not _is_of_a_plugin(key, name):
+            check_code(key, name, (), where)
+
+
+def _is_of_a_plugin(key: str, name: str) -> bool:
+    """Say whether a function is an installed plug-in's own; what its modules import, or ours, could do anything."""
+    top = name.partition(":")[0].partition(".")[0]
+    found = load_named(name, key)
+    own = getattr(found, "__module__", "").partition(".")[0] == top
+    if top == "gymnasium":
+        import gymnasium
+
+        return own and isinstance(found, type) and issubclass(found, gymnasium.Wrapper)
+    return own and top != "roboloop"
 
 
 def _check_id(env_id: str, where: object) -> None:

@@ -174,3 +174,12 @@ def test_a_suite_that_lists_no_ids_is_no_fault(monkeypatch) -> None:
     before = known_ids()
     monkeypatch.setitem(registry.SUITES, "mine", "tests.envs.test_registry:WITHOUT_IDS")
     assert known_ids() == before
+
+
+def test_a_plug_in_that_is_broken_is_left_out_of_lists_and_named_when_it_is_asked_for(monkeypatch) -> None:
+    before = known_ids()
+    points = {**registry.entry_points(registry.GROUP), "broken": "tests.envs.raises_when_imported:SUITE"}
+    monkeypatch.setattr(registry, "entry_points", lambda group: points)
+    assert known_ids() == before
+    with pytest.raises(ConfigError, match=r"RuntimeError at .*raises_when_imported.py:3: no licence"):
+        make(EnvConfig(id="broken/reach"))

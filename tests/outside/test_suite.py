@@ -98,6 +98,33 @@ def test_a_reward_of_ones_own_is_learned_from_and_the_environments_own_is_report
     assert digest(part)[0] == digest(whole)[0]  # it was cut in the middle of an episode
 
 
+@pytest.mark.parametrize(
+    ("env_id", "keys"),
+    [
+        ("tiny/point", {"reward": "roboloop.core.files:os.remove"}),
+        ("tiny/point", {"expert": "roboloop.core.files:os.system"}),
+        ("tiny/point", {"tasks": "outside.pendulum:np.load"}),
+        ("tiny/point", {"reward": "roboloop.cli:main"}),
+        ("gym/Pendulum-v1", {"wrappers": ["gymnasium:make"]}),
+        ("panda/reach", {"panda": {"driver": "roboloop.core.files:os.popen"}}),
+    ],
+)
+def test_a_run_from_elsewhere_reaches_no_other_code_through_that_of_a_plug_in(tiny, env_id, keys):
+    run = RunDir.create(tiny(experiment="stranger", env={"id": env_id, **keys}), [])
+    run.close()
+    vouched.take(["eval"])
+    with pytest.raises(DataError, match="is neither of roboloop nor of an installed plug-in"):
+        RunDir.open(run.path)
+
+
+def test_a_run_from_elsewhere_may_name_gymnasiums_wrappers(tiny):
+    env = {"id": "gym/Pendulum-v1", "wrappers": ["gymnasium.wrappers:FlattenObservation"]}
+    run = RunDir.create(tiny(env=env), [])
+    run.close()
+    vouched.take(["eval"])
+    RunDir.open(run.path).close()
+
+
 @pytest.mark.parametrize("key", ["reward", "tasks", "expert"])
 def test_a_run_from_elsewhere_may_name_installed_plug_ins_and_no_other_code(tiny, key):
     run = RunDir.create(tiny(env={"id": "tiny/point", key: "outside.pendulum:upright"}), [])
@@ -162,6 +189,11 @@ def test_a_module_in_the_working_directory_is_found_after_all_others_and_only_by
     done = run_there("eval", run)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "neither of roboloop nor of an installed plug-in" in done.stderr
+    for name in ("sounddevice", "mlflow"):  # not installed, and no name of code that was typed
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a stranger was here')")
+    (tmp_path / "mlflow:x").mkdir()
+    done = run_there("eval", "mlflow:x")
+    assert "stranger" not in done.stdout + done.stderr
     done = run_there("eval", run, "--trust")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "there is no module 'mine'" in done.stderr

@@ -1,0 +1,3 @@
+"""A plug-in that is broken."""
+
+raise RuntimeError("no licence was found")
