@@ -207,8 +207,10 @@ def test_a_writer_that_hangs_is_named_and_replaced(tiny, monkeypatch):
     assert len(Dataset.open(path / "dataset"))
 
 
-def test_a_killed_writer_changes_no_bit_of_training(tiny, monkeypatch):
-    monkeypatch.setattr(vouched, "_words", {NOISE["env"]["id"]})  # as whoever typed it does
+def test_a_killed_writer_changes_no_bit_of_training(tiny, request):
+    typed = vouched.during([NOISE["env"]["id"]])  # as whoever typed it does
+    typed.__enter__()
+    request.addfinalizer(lambda: typed.__exit__(None, None, None))
 
     def kill(runner):
         wait_for_steps(runner, 200)
