@@ -25,6 +25,8 @@ START_S = 120.0
 """Longest time from a child's start to its first sign of life, imports and simulators included."""
 PIPE_S = 60.0
 """Longest time that a message to or from a child, once begun, may stand still."""
+_END_S = 30.0
+"""Longest wait for the end of a child that has closed its pipe: on a busy machine an interpreter takes seconds for it."""
 _KILL_S = 10.0
 """Longest wait for the kernel to end a killed child: one that hangs in a device may never go."""
 _PR_SET_PDEATHSIG = 1
@@ -66,12 +68,18 @@ class Child:
     def how_it_ended(self) -> str:
         """Return what is known of a death: the signal or exit code, and what it left in its log."""
         try:
-            code = self._process.wait(timeout=2.0)
+            code = self._process.wait(_END_S if self._has_hung_up() else 2.0)
         except subprocess.TimeoutExpired:
             return f"takes and sends no more messages but still runs{innermost(self.where_it_hangs())}"
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         said = self._read_log()
         return how + (f"\n{said}" if said else "")
+
+    def _has_hung_up(self) -> bool:
+        """Say whether the child has closed its end of the pipe, as one does that is ending."""
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self.channel.connection.fileno())) as pipe:
+            return not pipe.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        return self.channel.connection.closed
 
     def where_it_hangs(self) -> str:
         """Ask for the Python stack of every thread; works while the child waits in a system call or in C."""
