@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import warnings
+
+import numpy as np
+import torch
+from torch import Tensor, nn
 
 from roboloop.algos.imitation.policy import ImitationModel, ImitationPolicy
+from roboloop.algos.learner.policy import LearnerPolicy
 from roboloop.algos.policy import ActionScale, ActorPolicy, net_of
 from roboloop.algos.ppo.policy import PPOModel, PPOPolicy
 from roboloop.core.errors import ConfigError
@@ -15,6 +22,7 @@ from roboloop.nets.conv import ConvSpec
 from roboloop.nets.flat import under
 from roboloop.nets.graph import Graph, GraphInputs, Value
 from roboloop.nets.mlp import MLPSpec
+from roboloop.nets.normalize import CLIP
 from roboloop.nets.stepwise import StepwiseSpec
 from roboloop.nets.trunk import TrunkSpec
 from roboloop.nets.vision import VisionEncoder, conv_name, pixel_norm
@@ -24,6 +32,8 @@ HEADS = "a policy with heads or soft modules cannot be exported: only one with a
 
 def onnx_model(policy: PortablePolicy) -> bytes:
     """Return the bytes of an ONNX file that acts as the policy does without exploring."""
+    if isinstance(policy, LearnerPolicy):
+        return _drawn_by_torch(policy)
     if not isinstance(policy, ActorPolicy | PPOPolicy | ImitationPolicy):
         raise ConfigError(f"{type(policy).__name__} cannot be exported: only policies of SAC, PPO and BC can")
     graph, spec = Graph(), spec_from_data(policy.blueprint()["spec"])
@@ -37,6 +47,44 @@ def onnx_model(policy: PortablePolicy) -> bytes:
     if after is not None:
         graph.output(draw.MEMORY_AFTER, after, policy.memory_size)
     return graph.model(type(policy).__name__)
+
+
+class ExportedAct(nn.Module):
+    """A learner's ``act`` with all that stands around it: normaliser, units and bounds."""
+
+    def __init__(self, policy: LearnerPolicy) -> None:
+        super().__init__()
+        self.learner, scale = policy.learner, ActionScale(policy.learner.spec)
+        self.bounds = torch.from_numpy(scale.low), torch.from_numpy(scale.high)
+        self.units = torch.from_numpy(scale.half), torch.from_numpy(scale.center)
+        self.norm = torch.from_numpy(policy.norm.numbers).view(2, -1)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return actions in the environment's units."""
+        seen = obs.float().flatten(1)
+        if self.norm.shape[1]:
+            seen = ((seen - self.norm[0]) * self.norm[1]).clamp(-CLIP, CLIP)
+        half, center = self.units
+        low, high = self.bounds
+        return torch.minimum(torch.maximum(self.learner.act(seen, None) * half + center, low), high)
+
+
+def _drawn_by_torch(policy: LearnerPolicy) -> bytes:
+    """Return the graph that torch's exporter draws."""
+    learner = policy.learner
+    shape = (2, *draw.lead(learner.frame_stack), *learner.spec.obs_shape)  # of one row it would make a constant
+    example = torch.from_numpy(np.zeros(shape, learner.spec.obs_dtype))
+    batch = torch.export.Dim(draw.BATCH)
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of packages that it could also export
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        program = torch.onnx.export(
+            ExportedAct(policy).eval(), (example,), dynamo=True, dynamic_shapes=({0: batch},), input_names=[draw.OBS],
+            output_names=[draw.ACTION], verbose=False,
+        )  # fmt: skip
+    assert program is not None
+    model: bytes = program.model_proto.SerializeToString()
+    return model
 
 
 def _actor(graph: Graph, policy: ActorPolicy, spec: EnvSpec) -> Value:

@@ -26,7 +26,7 @@ START_S = 120.0
 PIPE_S = 60.0
 """Longest time that a message to or from a child, once begun, may stand still."""
 _END_S = 30.0
-"""Longest wait for the end of a child that has closed its pipe: on a busy machine an interpreter takes seconds for it."""
+"""Longest wait for the end of a child that has closed its pipe: on a busy machine that takes seconds."""
 _KILL_S = 10.0
 """Longest wait for the kernel to end a killed child: one that hangs in a device may never go."""
 _PR_SET_PDEATHSIG = 1

@@ -190,7 +190,7 @@ class MLP:
         return dy
 
 
-class Ensemble:
+class CriticSet:
     """Several critics Q_e(s, a) on the same inputs; values are ``[E, rows]``."""
 
     def __init__(

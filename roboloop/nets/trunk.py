@@ -10,7 +10,7 @@ from torch import Tensor
 
 from roboloop.nets.flat import Views, prefixed, under
 from roboloop.nets.layers import Scratch
-from roboloop.nets.mlp import MLP, Ensemble, MLPSpec, Net, NetSpec, Shapes
+from roboloop.nets.mlp import MLP, CriticSet, MLPSpec, Net, NetSpec, Shapes
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class TrunkSpec:
         return self.under(head, weights, grads, rows, scratch, name)
 
     def under(
-        self, head: Net | Ensemble, weights: Views, grads: Views | None, rows: int, scratch: Scratch, name: str
+        self, head: Net | CriticSet, weights: Views, grads: Views | None, rows: int, scratch: Scratch, name: str
     ) -> TrunkHead:
         """Put a trunk of these weights under a head."""
         return TrunkHead(self.trunk.build(*_parts("trunk", weights, grads), rows, scratch, f"{name}.trunk"), head, self)
@@ -55,7 +55,7 @@ class TrunkSpec:
 class TrunkHead:
     """A trunk and a head; gradients by the inputs are those of the features alone, or of columns behind them."""
 
-    def __init__(self, trunk: MLP, head: Net | Ensemble, spec: TrunkSpec) -> None:
+    def __init__(self, trunk: MLP, head: Net | CriticSet, spec: TrunkSpec) -> None:
         self._trunk, self._head = trunk, head
         self._features, self._width = spec.features, spec.width
 
@@ -94,8 +94,8 @@ class Critics(Protocol):
 def critic_shapes(spec: NetSpec, size: int) -> Shapes:
     """Return the parameters of so many critics; a trunk is common to all."""
     if isinstance(spec, TrunkSpec):
-        return prefixed("trunk", spec.trunk.shapes()) | Ensemble.shapes(spec.head, size)
-    return Ensemble.shapes(spec, size)
+        return prefixed("trunk", spec.trunk.shapes()) | CriticSet.shapes(spec.head, size)
+    return CriticSet.shapes(spec, size)
 
 
 def build_critics(
@@ -103,9 +103,9 @@ def build_critics(
 ) -> Critics:
     """Return so many critics over weights of ``critic_shapes``."""
     if isinstance(spec, TrunkSpec):
-        heads = Ensemble(spec.head, size, weights, grads, rows, scratch)
+        heads = CriticSet(spec.head, size, weights, grads, rows, scratch)
         return spec.under(heads, weights, grads, rows, scratch, "critics")
-    return Ensemble(spec, size, weights, grads, rows, scratch)
+    return CriticSet(spec, size, weights, grads, rows, scratch)
 
 
 def _parts(name: str, weights: Views, grads: Views | None) -> tuple[Views, Views | None]:

@@ -27,8 +27,8 @@ from roboloop.run.rundir import RunDir, find_run, installed
 from roboloop.track.terminal import LiveLine
 
 EXTRA = "onnx"
-_PACKAGES = {"onnx", "onnxruntime"}
-_VERSIONS = ("roboloop", "torch", "numpy", "onnx", "onnxruntime")
+_PACKAGES = {"onnx", "onnxruntime", "onnxscript"}
+_VERSIONS = ("roboloop", "torch", "numpy", "onnx", "onnxruntime", "onnxscript")
 FORMAT = 1
 PARITY_STEPS = 64
 PARITY_LIMIT = 1e-4

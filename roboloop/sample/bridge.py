@@ -12,7 +12,7 @@ from roboloop.core.types import EpisodeEnd
 from roboloop.data.rollouts import COLUMNS
 from roboloop.sample.board import WORDS_PER_LINE, SharedBoard
 from roboloop.sample.buffers import RolloutShape
-from roboloop.sample.pilot import Step
+from roboloop.sample.pilot import PilotStep
 
 BEAT_NS, GRANTED, POLICY, RESTING = range(4)
 """What the learner says: when it was last alive, how many episodes may begin, who acts, and whether to stand still."""
@@ -58,7 +58,7 @@ class Bridge:
         """Steps that were put and not yet taken."""
         return int(self._put[0]) - int(self._taken[0])
 
-    def put(self, step: Step) -> bool:
+    def put(self, step: PilotStep) -> bool:
         """Hand a step over; False when there is no room for it."""
         if self.waiting == self._slots:
             return False
@@ -75,7 +75,7 @@ class Bridge:
         self._put[0] += 1  # after all else: x86 keeps the order of stores
         return True
 
-    def take(self) -> Step | None:
+    def take(self) -> PilotStep | None:
         """Return the oldest step as copies, or None."""
         if not self.waiting:
             return None
@@ -85,6 +85,6 @@ class Bridge:
         if about["has_ended"]:
             facts = {name: about[name].item() for name in _FACTS}
             rollout.episodes.append(EpisodeEnd(env=0, t=0, last_obs=rollout.obs[1, 0].copy(), **facts))
-        step = Step(rollout, int(about["episode"]), bool(about["is_first"]))
+        step = PilotStep(rollout, int(about["episode"]), bool(about["is_first"]))
         self._taken[0] += 1
         return step

@@ -33,7 +33,7 @@ class Tick(NamedTuple):
     """From the look at the robot until the command was sent."""
 
 
-class Step(NamedTuple):
+class PilotStep(NamedTuple):
     """One whole step of one robot, as a rollout of one row and one column."""
 
     rollout: Rollout
@@ -59,13 +59,13 @@ class Pilot:
         self.episode = 0
         """Number of the episode that runs, or that comes next."""
         self.is_running = False
-        self.steps: deque[Step] = deque()
+        self.steps: deque[PilotStep] = deque()
         """Whole steps that nobody has taken yet."""
         self.ticks: list[Tick] = []
         """When the actions of this episode were decided."""
         self.missed = 0
         """Deadlines of this episode that passed without an action: the robot went on with the last one."""
-        self._unsure: list[Step] = []
+        self._unsure: list[PilotStep] = []
         self._sent: Array | None = None
         self._version = 0
         self._deadline_s = 0.0
@@ -162,7 +162,7 @@ class Pilot:
                     success=self._success, t=0, last_obs=out.obs.copy(), shaped_return=self._shaped_return,
                 )
             )  # fmt: skip
-        self._unsure.append(Step(rollout, self.episode, self._length == 1))
+        self._unsure.append(PilotStep(rollout, self.episode, self._length == 1))
         # a step that was seen with something old is handed out when something new has come, or never
         if out.is_fresh or not self.is_running:
             self.steps.extend(self._unsure)

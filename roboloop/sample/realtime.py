@@ -22,7 +22,7 @@ from roboloop.envs.panda.robot import RobotFault
 from roboloop.sample.bridge import BEAT_NS, GRANTED, MOVED_NS, POLICY, RESTING, STANDS, WANTS, Bridge
 from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.config import SampleConfig
-from roboloop.sample.pilot import Pilot, Step, Tick
+from roboloop.sample.pilot import Pilot, PilotStep, Tick
 from roboloop.track.metrics import delay_counts
 
 SLOTS = 1024
@@ -44,7 +44,7 @@ class RealTimeSampler:
         self._counts = {"robot_faults": 0, "missed_ticks": 0}
         self._ticks: list[Array] = []
 
-    def _book(self, step: Step) -> Rollout:
+    def _book(self, step: PilotStep) -> Rollout:
         """Enter a step; an episode that has no end is cut before the next one's first step."""
         rollout = step.rollout._replace(cut=(0,) if step.is_first and self._is_open else ())
         self._is_open = not rollout.episodes

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from roboloop.algos.learner.adam import FlatAdam
+from roboloop.algos.learner.adam import Adam, FlatAdam
 from roboloop.algos.sac.losses import (
     actor_loss,
     actor_loss_gradient,
@@ -89,7 +89,7 @@ def test_flat_adam_equals_torch_adam() -> None:
     reference = param.clone().requires_grad_()
     fused, plain = torch.optim.Adam([reference], lr=0.01, fused=True), param.clone().requires_grad_()
     slow = torch.optim.Adam([plain], lr=0.01, foreach=False)
-    adam = FlatAdam(param, m, v, step, lr=0.01)
+    adam = FlatAdam(param, m, v, step, Adam(0.01))
     for _ in range(10):
         grad = torch.randn(100)
         reference.grad, plain.grad = grad.clone(), grad.clone()

@@ -14,7 +14,7 @@ from torch.nn import functional
 from roboloop.nets.flat import ALIGN, Layout, Views, under
 from roboloop.nets.heads import LOG_STD_MAX, sample, sample_gradient
 from roboloop.nets.layers import ACTIVATIONS, NORM_EPS, Scratch, as_in_out
-from roboloop.nets.mlp import MLP, Ensemble, MLPSpec, initialise
+from roboloop.nets.mlp import MLP, CriticSet, MLPSpec, initialise
 from roboloop.nets.orthogonal import fill_orthogonal
 
 SPECS = [MLPSpec((5, 7, 6, 3)), MLPSpec((5, 7, 6, 9, 3)), MLPSpec((5, 7, 6, 3), layer_norm=True)]
@@ -86,11 +86,11 @@ def test_backward_over_the_first_rows_ignores_the_others(spec: MLPSpec) -> None:
 
 def test_ensemble_members_are_independent_networks_on_the_same_input() -> None:
     spec = MLPSpec((5, 8, 1))
-    layout = Layout(Ensemble.shapes(spec, 3))
+    layout = Layout(CriticSet.shapes(spec, 3))
     weights, grads = layout.views(layout.zeros()), layout.views(layout.zeros())
     initialise(weights, np.random.default_rng(1))
     x, dq = torch.randn(6, 5), torch.randn(3, 6)
-    critics = Ensemble(spec, 3, weights, grads, rows=6, scratch=Scratch())
+    critics = CriticSet(spec, 3, weights, grads, rows=6, scratch=Scratch())
     q = critics.forward(x)
     critics.backward(dq)
     for e in range(3):

@@ -105,7 +105,7 @@ def test_a_wrong_name_is_one_line(name, message):
 
 
 def test_training_with_a_record_that_is_wrong_says_so_in_one_line():
-    done = roboloop("train", "--algo", "outside.td3:Actor", *TINY)
+    done = roboloop("train", "--algo", "outside.td3:TD3Config", *TINY)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "must be an AlgorithmSpec" in done.stderr
 

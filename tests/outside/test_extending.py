@@ -115,8 +115,11 @@ def test_the_file_and_the_commands_of_the_page_work_in_the_folder_of_the_file(tm
 
 def test_the_network_of_the_page_takes_the_place_of_the_algorithms_own(tmp_path):
     algorithm = file_of("Your own algorithm")
-    own = algorithm[algorithm.index("def mlp(") : algorithm.index("class Actor")]
-    (tmp_path / "my_ddpg.py").write_text(algorithm.replace(own, "from my_nets import residual as mlp\n\n\n"))
+    assert ", mlp, " in algorithm
+    own = algorithm.replace(", mlp, ", ", ").replace(
+        "import torch\n", "import torch\nfrom my_nets import residual as mlp\n"
+    )
+    (tmp_path / "my_ddpg.py").write_text(own)
     (tmp_path / "my_nets.py").write_text(file_of("Your own network"))
     done = with_path(tmp_path, "train", "--algo", "my_ddpg:SPEC", "--env", "gym/Pendulum-v1", *SMALL)
     assert done.returncode == 0, done.stderr

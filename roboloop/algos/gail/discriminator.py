@@ -18,7 +18,7 @@ from torch import Tensor
 from roboloop.algos.gail import losses
 from roboloop.algos.gail.discriminator_config import DiscriminatorConfig
 from roboloop.algos.gail.losses import EpisodeCounts
-from roboloop.algos.learner.adam import MAX_ADAM_STEP, FlatAdam
+from roboloop.algos.learner.adam import MAX_ADAM_STEP, Adam, FlatAdam
 from roboloop.algos.policy import ActionScale, in_bounds
 from roboloop.core.errors import ConfigError
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
@@ -67,7 +67,7 @@ class Discriminator:
         self._weights, self._directions = self._views(self._flat), self._net.directions.views(self._directions_flat)
         self._net.initialise(self._weights, self._directions, stream(seed, "discriminator-init"))
         self._m, self._v, self._step = torch.zeros_like(self._flat), torch.zeros_like(self._flat), torch.zeros(())
-        self._adam = FlatAdam(self._flat, self._m, self._v, self._step, cfg.lr, weight_decay=cfg.weight_decay)
+        self._adam = FlatAdam(self._flat, self._m, self._v, self._step, Adam(cfg.lr, cfg.weight_decay))
         self._norm, self._scale = RunningNorm(self._obs_dim), ActionScale(spec)
         self._rng = stream(seed, "discriminator-mix")
         self._policy = EpisodeCounts(np.zeros(1), np.zeros(1))

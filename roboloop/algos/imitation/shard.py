@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from roboloop.algos.imitation.policy import ImitationModel, pixel_norms
+from roboloop.algos.learner.adam import Adam
 from roboloop.algos.learner.gradient_step import GradientStep
 from roboloop.nets.flat import ALIGN, BYTES, Layout, Views, bytes_of
 from roboloop.nets.windows import StateEncoder, WindowInputs
@@ -81,7 +82,8 @@ class ImitationShard:
         self._own_rows = slice(index * shape.rows, (index + 1) * shape.rows)
         self._build_nets(shape, mem, index)
         net = self._model.layout.views(mem["policy"])["net"]
-        self._step = GradientStep(mem, net, index, self._cfg.max_grad_norm, weight_decay=self._cfg.weight_decay)
+        adam = Adam(1.0, self._cfg.weight_decay, self._cfg.max_grad_norm)
+        self._step = GradientStep(mem, net, index, adam)
         self._seed, self._metrics = mem["seed"][index], mem["metrics"][index]
 
     def _build_nets(self, shape: ImitationShape, mem: Views, index: int) -> None:

@@ -9,7 +9,7 @@ import sys
 import time
 import weakref
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -32,8 +32,10 @@ SPIN_S = 0.02
 class Shard(Protocol):
     """One part of the work: phases that read and write only shared memory and the shard's own scratch."""
 
-    PHASES: ClassVar[tuple[str, ...]]
-    """All that it can be told to run."""
+    @property
+    def PHASES(self) -> tuple[str, ...]:  # noqa: N802
+        """All that it can be told to run."""
+        ...
 
     def run(self, phase: str) -> None:
         """Do this shard's part of a phase."""
@@ -165,6 +167,11 @@ class ShardPool:
             if time.monotonic() > deadline_s:
                 raise HelperDied(f"update helpers did not start within {TIMEOUT_S:.0f} s")
             time.sleep(0.01)
+
+    @property
+    def own_shard(self) -> Any:
+        """A shard that this process runs."""
+        return self._shards[0]
 
     @property
     def helper_pids(self) -> list[int]:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from roboloop.algos.learner.adam import Adam
 from roboloop.algos.learner.gradient_step import GradientStep
 from roboloop.algos.ppo.losses import (
     advantage_sums,
@@ -118,7 +119,9 @@ class PPOShard:
         self._net = model.net.build(
             layout.views(policy["net"]), layout.views(mem["grad"][index]), pixel_norms, shape.window
         )
-        self._step = GradientStep(mem, policy["net"], index, self._cfg.max_grad_norm, ADAM_EPS)
+        self._step = GradientStep(
+            mem, policy["net"], index, Adam(1.0, max_grad_norm=self._cfg.max_grad_norm, eps=ADAM_EPS)
+        )
         self._sums, self._metrics = mem["sums"][index], mem["metrics"][index]
         # memory taken anew for each minibatch would cost more than filling it
         sizes = [(shape.window.rows, conv.block_bytes) for conv in model.net.convs]

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from roboloop.algos.learner.gradient_step import GradientStep, PlainStep
+from roboloop.algos.learner.adam import Adam
+from roboloop.algos.learner.gradient_step import GradientStep
 from roboloop.algos.learner.shards import stretch
 from roboloop.algos.sac.config import MTSACConfig, SACConfig, SACSettings
 from roboloop.algos.sac.losses import TensorMetrics, actor_loss, actor_loss_gradient
@@ -275,7 +276,7 @@ class SACShard:
         if phase in ("critic_sum", "critic_step", "actor_gradients"):
             self._draw()
         for step, move in (("critic_step", self._critic_move), ("actor_step", self._actor_move)):
-            if phase == step and isinstance(move, GradientStep):
+            if phase == step:
                 move.sum()
 
     def _draw(self) -> None:
@@ -343,12 +344,10 @@ class SACShard:
 
     def critic_sum(self) -> None:
         """Sum this stretch of the critics' gradients, where its length must be known before they move."""
-        assert isinstance(self._critic_move, GradientStep)
         self._critic_move.sum()
 
     def actor_sum(self) -> None:
         """Sum this stretch of the actor's gradient, where its length must be known before it moves."""
-        assert isinstance(self._actor_move, GradientStep)
         self._actor_move.sum()
 
     def _by_task(self, x: Tensor) -> Tensor:
@@ -380,10 +379,8 @@ class SACShard:
             self._metrics[self._names.index(name)] = value
 
 
-def make_step(mem: Views, net: str, index: int, lr: float, max_grad_norm: float) -> PlainStep | GradientStep:
+def make_step(mem: Views, net: str, index: int, lr: float, max_grad_norm: float) -> GradientStep:
     """Return how a shard moves its stretch of a network."""
     own = {name: mem[f"{net}_{name}"] for name in ("grad", "m", "v", "squares")}
     own |= {"step": mem["step"], "lr": mem["lr_scale"]}
-    if not max_grad_norm:
-        return PlainStep(own, mem[net], index, lr)
-    return GradientStep(own, mem[net], index, max_grad_norm, lr_unit=lr)
+    return GradientStep(own, mem[net], index, Adam(lr, max_grad_norm=max_grad_norm))

@@ -1,0 +1,113 @@
+"""What an author writes: modules, losses in plain PyTorch, and which loss moves what. The house does the rest."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, ClassVar, TypeVar
+
+from torch import Tensor, nn
+
+from roboloop.algos.learner.adam import Adam
+from roboloop.algos.limits import above_zero
+from roboloop.core.errors import ConfigError
+from roboloop.core.types import EnvSpec
+
+Loss = tuple[Tensor, dict[str, Tensor]]
+"""A number to make small, and what there is to log."""
+Rows = SimpleNamespace
+"""Tensors by name, one row per transition."""
+M = TypeVar("M", bound=nn.Module)
+
+
+@dataclass(frozen=True)
+class Step:
+    """One gradient step: the loss of a method moves some modules; then targets follow."""
+
+    loss: str
+    """Name of a method ``(batch, noise) -> (loss, metrics)``, the mean over the rows that it is given."""
+    of: Mapping[str, Adam]
+    """Names of the modules (or parameters) that it moves, each with its optimiser."""
+    follow: Mapping[str, str] = field(default_factory=dict)
+    """Target module -> the module that it follows."""
+    tau: float = 0.005
+    """Fraction of the way that targets go."""
+    every: int = 1
+    """Taken at each so-many-th update."""
+
+
+class Learner(nn.Module):
+    """Base of algorithms: a subclass says ``build``, ``steps``, its losses, and ``act``.
+
+    A loss is a pure function of modules, batch and noise: it draws nothing and keeps nothing, so that the house may
+    run it on any shard, in any process.
+    """
+
+    acting: ClassVar[tuple[str, ...]] = ("actor",)
+    """The modules that ``act`` uses: what samplers are sent."""
+
+    def __init__(self, cfg: Any, spec: EnvSpec, frame_stack: int = 1) -> None:
+        super().__init__()
+        self.cfg, self.spec, self.frame_stack = cfg, spec, frame_stack
+        self.obs_dim = frame_stack * math.prod(spec.obs_shape)
+        self.action_dim = spec.action_dim
+        self.build()
+
+    def build(self) -> None:
+        """Make the modules, as attributes."""
+        raise NotImplementedError
+
+    def steps(self) -> tuple[Step, ...]:
+        """Return the gradient steps of an update, in order."""
+        raise NotImplementedError
+
+    def act(self, obs: Tensor, noise: Tensor | None) -> Tensor:
+        """Return actions ``[B, A]`` in [-1, 1] for observations ``[B, D]``.
+
+        ``noise`` is standard normal, ``[B, A]``; None asks for the best action.
+        """
+        raise NotImplementedError
+
+    def noise(self) -> dict[str, tuple[int, ...]]:
+        """Return name and shape, per row, of the standard normal numbers that losses are given."""
+        return {}
+
+
+def target_of(module: M) -> M:
+    """Return a copy that no loss moves, to follow the module."""
+    target = copy.deepcopy(module)
+    target.requires_grad_(False)
+    return target
+
+
+def check_learner(learner: Learner) -> None:
+    """Raise ConfigError where steps and modules do not fit."""
+    kind, names = type(learner).__name__, [*dict(learner.named_children()), *dict(learner.named_parameters())]
+    moved: dict[str, str] = {}
+    for step in learner.steps():
+        above_zero(step, "every")
+        if not callable(getattr(learner, step.loss, None)):
+            raise ConfigError(f"{kind} has no loss {step.loss!r}")
+        for name in (*step.of, *step.follow, *step.follow.values()):
+            if name not in names:
+                raise ConfigError(f"{kind}.{step.loss} names {name!r}, which build() did not make")
+        for name in step.of:
+            if name in moved:
+                raise ConfigError(f"{kind}: both {moved[name]} and {step.loss} move {name!r}")
+            moved[name] = step.loss
+    if unknown := [name for name in learner.acting if name not in names]:
+        raise ConfigError(f"{kind}.acting names {unknown[0]!r}, which build() did not make")
+    _check_modules(learner, kind, moved)
+
+
+def _check_modules(learner: Learner, kind: str, moved: Mapping[str, str]) -> None:
+    for name, parameter in learner.named_parameters():
+        if parameter.requires_grad and name.partition(".")[0] not in moved:
+            raise ConfigError(f"{kind}: no step moves {name!r}; take target_of() or requires_grad_(False)")
+    for name, module in learner.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            what = f"{kind}.{name}: {type(module).__name__} keeps what each shard sees to itself"
+            raise ConfigError(f"{what}; take roboloop.nets.modules.BatchNorm")

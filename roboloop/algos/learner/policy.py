@@ -1,0 +1,137 @@
+"""The policy of a learner: its ``act`` over modules that a trainer may go on changing."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from roboloop.algos.learner.kernels import CannotReplay
+from roboloop.algos.learner.learner import Learner
+from roboloop.algos.learner.tape import Tape
+from roboloop.algos.learner.work import lay, learner_data, learner_from_data, own_memory, persistent_buffers
+from roboloop.algos.policy import ActionScale
+from roboloop.core.blueprint import kind_of
+from roboloop.core.types import Array, Decision, State
+from roboloop.nets.flat import Layout, Views, clone, restore
+from roboloop.nets.normalize import FollowedNorm, Identity, Normalizer, normalizer_of
+
+MOST_TAPES = 8
+"""Numbers of rows for which the kernels of acting are kept."""
+
+
+class LearnerPolicy:
+    """Maps observations to actions by a learner's ``act``."""
+
+    memory_size = 0
+
+    def __init__(self, learner: Learner, norm: Normalizer, live: Views | None = None) -> None:
+        self.learner, self.norm, self.version = learner.eval(), norm, 0
+        for name in [*dict(learner.named_children()), *dict(learner.named_parameters(recurse=False))]:
+            if name not in learner.acting:
+                delattr(learner, name)
+        names = [*dict(learner.named_parameters()), *persistent_buffers(learner)]
+        self._views: Views = own_memory(learner) if live is None else {name: live[name] for name in names}
+        lay(learner, self._views, keep=False)
+        self._layout = Layout({name: tuple(view.shape) for name, view in self._views.items()})
+        self._device = next(iter(self._views.values())).device if self._views else torch.device("cpu")
+        self._scale = ActionScale(learner.spec)
+        self._acts: dict[tuple[int, bool], Act] = {}
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Full names of the parameters and buffers that it acts by."""
+        return frozenset(self._views)
+
+    def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
+        """Return actions ``[B, A]`` in the environment's units."""
+        rows = len(obs)
+        seen = self.norm(np.asarray(obs, dtype=np.float32).reshape(rows, -1))
+        noise = rng.standard_normal((rows, self.learner.action_dim), dtype=np.float32) if explore else None
+        if (rows, explore) not in self._acts:
+            if len(self._acts) == MOST_TAPES:
+                self._acts.clear()
+            self._acts[rows, explore] = Act(self.learner, seen, noise, self._device)
+        return Decision(self._scale.to_env(self._acts[rows, explore](seen, noise)), memory)
+
+    def snapshot(self) -> LearnerPolicy:
+        """Return a policy that no later update changes."""
+        return self.from_state(
+            learner_from_data(learner_data(self.learner)), {"policy": self.state(), "num_updates": self.version}
+        )
+
+    def state(self) -> State:
+        """Return weights and normaliser, as copies: all that acting needs."""
+        return {"weights": clone(self._views), "norm": self.norm.state()}
+
+    def load(self, state: State) -> None:
+        """Restore what ``state`` returned."""
+        restore(self._views, state["weights"], "policy")
+        self.norm.load(state["norm"])
+
+    @classmethod
+    def from_state(cls, learner: Learner, state: State) -> LearnerPolicy:
+        """Build a policy from a learner and the saved state of the algorithm."""
+        policy = cls(learner, normalizer_of(state["policy"]["norm"]))
+        policy.load(state["policy"])
+        policy.version = int(state["num_updates"])
+        return policy
+
+    def blueprint(self) -> dict[str, Any]:
+        """Return what ``from_blueprint`` needs."""
+        return {**learner_data(self.learner), "kind": kind_of(self), "norm_dim": len(self.norm.numbers) // 2}
+
+    @classmethod
+    def from_blueprint(cls, data: dict[str, Any]) -> LearnerPolicy:
+        """Build the same policy anew, with weights still to be read."""
+        norm = FollowedNorm(data["norm_dim"]) if data["norm_dim"] else Identity()
+        return cls(learner_from_data(data), norm)
+
+    @property
+    def num_weights(self) -> int:
+        """Length of the flat weights: the modules, then the normaliser."""
+        return self._layout.size + len(self.norm.numbers)
+
+    def write_weights(self, out: Array) -> None:
+        """Write modules and normaliser."""
+        for name, view in self._layout.views(torch.from_numpy(out)).items():
+            view.copy_(self._views[name])
+        out[self._layout.size :] = self.norm.numbers
+
+    def read_weights(self, flat: Array, version: int) -> None:
+        """Take over what ``write_weights`` wrote."""
+        for name, view in self._layout.views(torch.from_numpy(flat)).items():
+            self._views[name].copy_(view)
+        self.norm.numbers[:] = flat[self._layout.size :]
+        self.version = version
+
+
+class Act:
+    """A learner's ``act`` for one number of rows: on the CPU its kernels, run again."""
+
+    def __init__(self, learner: Learner, obs: Array, noise: Array | None, device: torch.device) -> None:
+        self._learner, self._device = learner, device
+        self._obs = torch.zeros(obs.shape)
+        self._noise = None if noise is None else torch.zeros(noise.shape)
+        self._action = torch.zeros(len(obs), learner.action_dim)
+        self._run = self._eager
+        if device.type == "cpu":
+            with contextlib.suppress(CannotReplay):
+                self._run = Tape(self._eager).run
+
+    def __call__(self, obs: Array, noise: Array | None) -> Array:
+        """Return actions in [-1, 1]; they are overwritten by the next call."""
+        self._obs.copy_(torch.from_numpy(obs))
+        if self._noise is not None:
+            self._noise.copy_(torch.from_numpy(noise))
+        self._run()
+        action: Array = self._action.numpy()
+        return action
+
+    @torch.no_grad()
+    def _eager(self) -> None:
+        noise: Tensor | None = None if self._noise is None else self._noise.to(self._device)
+        self._action.copy_(self._learner.act(self._obs.to(self._device), noise))

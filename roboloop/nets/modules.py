@@ -1,0 +1,84 @@
+"""Networks as ordinary modules, for losses in plain PyTorch."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from roboloop.nets.heads import LOG_STD_MAX, LOG_STD_MIN
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU, "silu": nn.SiLU}
+
+
+class BatchNorm(nn.Module):
+    """Batch normalisation (arXiv:1502.03167) that shards can share: each normalises by its own rows.
+
+    While training it writes what it saw to ``seen``; the step that moves the module then moves ``running`` by the mean
+    over all shards. While evaluating it normalises by ``running``.
+    """
+
+    running: Tensor
+    seen: Tensor
+
+    def __init__(self, width: int, momentum: float = 0.01, eps: float = 1e-3) -> None:
+        super().__init__()
+        self.momentum, self.eps = momentum, eps
+        self.gain, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+        self.register_buffer("running", torch.stack((torch.zeros(width), torch.ones(width))))
+        self.register_buffer("seen", torch.zeros(2, width), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return normalised rows."""
+        if self.training:
+            var, mean = torch.var_mean(x, 0, correction=0)
+            with torch.no_grad():
+                self.seen.copy_(torch.stack((mean, var)))
+        else:
+            mean, var = self.running
+        return (x - mean) * (self.gain * (var + self.eps).rsqrt()) + self.bias
+
+
+NORMS: dict[str, Callable[[int], nn.Module]] = {"layer": nn.LayerNorm, "batch": BatchNorm}
+
+
+def mlp(widths: Sequence[int], activation: str = "relu", norm: str | None = None) -> nn.Sequential:
+    """Return linear layers, with norm and activation between them; 'batch' also normalises the input."""
+    layers: list[nn.Module] = [BatchNorm(widths[0])] if norm == "batch" else []
+    for inputs, outputs in itertools.pairwise(widths):
+        layers.append(nn.Linear(inputs, outputs))
+        if norm is not None:
+            layers.append(NORMS[norm](outputs))
+        layers.append(ACTIVATIONS[activation]())
+    return nn.Sequential(*layers[: -1 if norm is None else -2])
+
+
+class Ensemble(nn.ModuleList):
+    """Networks of the same shape on the same inputs; outputs are ``[E, rows, ...]``."""
+
+    def __init__(self, make: Callable[[], nn.Module], size: int) -> None:
+        super().__init__(make() for _ in range(size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return every member's outputs."""
+        return torch.stack([member(x) for member in self])
+
+
+def tanh_gaussian(outputs: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return actions tanh(u), u ~ N(mean, std), and the logarithm of their density (appendix C of arXiv:1812.05905).
+
+    ``outputs`` are means and log deviations ``[N, 2A]``, ``noise`` is standard normal; None gives tanh(mean).
+    """
+    mean, log_std = outputs.chunk(2, 1)
+    log_std = log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
+    if noise is None:
+        noise = torch.zeros_like(mean)
+    u = mean + log_std.exp() * noise
+    # eq. 21 with log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)), which neither overflows nor cancels
+    density = 2.0 * (u + softplus(-2.0 * u)) - log_std - 0.5 * noise.square()
+    constant = outputs.shape[1] // 2 * (2.0 * math.log(2.0) + 0.5 * math.log(2.0 * math.pi))
+    return u.tanh(), density.sum(1) - constant

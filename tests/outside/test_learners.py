@@ -1,0 +1,84 @@
+"""TD3, TQC and CrossQ: one short file each, and all that the house does for them."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from outside.crossq import CrossQ, CrossQConfig
+from outside.td3 import TD3, TD3Config
+from outside.tqc import TQC, TQCConfig
+
+from roboloop.algos.learner.replay_learner import ReplayLearner
+from roboloop.algos.policy import UniformPolicy
+from roboloop.data.replay import Replay
+from roboloop.envs.config import EnvConfig
+from roboloop.envs.registry import make
+from roboloop.run.evaluate import TEST, Evaluator, Plan
+from roboloop.sample.buffers import RolloutShape
+from roboloop.sample.group import plans
+from roboloop.sample.serial import SerialSampler
+from tests.cli.test_cli import roboloop
+from tests.outside import kit
+from tests.outside.kit import TWO_WORKERS, digest
+
+ROOT = Path(__file__).parents[2]
+POINT = EnvConfig(id="tiny/point")
+SMALL = {"hidden": (32, 32), "batch_size": 64, "gamma": 0.9, "processes": 1}
+LEARNERS = {
+    "td3": (TD3, dataclasses.replace(TD3Config(), actor_lr=3e-3, critic_lr=3e-3, explore_noise=0.3, **SMALL)),
+    "tqc": (TQC, dataclasses.replace(TQCConfig(), lr=3e-3, num_critics=2, **SMALL)),
+    "crossq": (CrossQ, dataclasses.replace(CrossQConfig(), lr=3e-3, critic_hidden=(64, 64), policy_delay=1, **SMALL)),
+}
+TINY = {
+    "tqc": ("--algo.hidden", "16", "16", "--algo.num-critics", "2"),
+    "crossq": ("--algo.hidden", "16", "16", "--algo.critic-hidden", "16", "16"),
+}
+
+
+def train(root: Path, algo: str, *words: object) -> Path:
+    short = ("--env", "gym/Pendulum-v1", "--env.max-episode-steps", "40", "--env.eval-max-episode-steps", "40")
+    few = ("--algo", algo, "--algo.batch-size", "16", *TINY[algo])
+    return kit.train(root, "Pendulum-v1", *few, *short, *kit.SMALL, *words)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_it_is_one_file_of_at_most_150_lines(name):
+    assert len((ROOT / f"examples/outside/outside/{name}.py").read_text().splitlines()) <= 150
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_it_steers_the_point_to_its_goal(name):
+    kind, cfg = LEARNERS[name]
+    sampler = SerialSampler(lambda _: make(POINT), plans(4, 1, seed=0), RolloutShape(make(POINT).spec, 1, 4, 1))
+    algo = ReplayLearner(kind, cfg, sampler.spec, 1, seed=0)
+    store = Replay(20_000, sampler.spec, 4, algo.needs, seed=0)
+    evaluator = Evaluator(lambda _: make(POINT), 1, lanes=10)
+    before = evaluator.run(algo.policy, Plan(20, 0, TEST))
+    for _ in range(50):
+        store.add(sampler.collect(UniformPolicy(sampler.spec)))
+    for _ in range(2000 if name == "crossq" else 800):
+        store.add(sampler.collect(algo.policy))
+        algo.update(store.sample())
+    after = evaluator.run(algo.policy, Plan(20, 0, TEST))
+    assert after.success >= 0.95
+    assert after.episode_return > before.episode_return / 2
+
+
+@pytest.mark.parametrize("algo", TINY)
+def test_with_two_workers_resumed_is_never_stopped_and_its_policy_is_evaluated_and_exported(algo, tmp_path):
+    whole = train(tmp_path / "whole", algo, "--steps", "300", *TWO_WORKERS)
+    part = train(tmp_path / "part", algo, "--steps", "150", *TWO_WORKERS)
+    assert roboloop("train", "--resume", part, "--steps", "300").returncode == 0
+    assert digest(part)[0] == digest(whole)[0]
+    alone = train(
+        tmp_path / "alone", algo, "--steps", "300", *TWO_WORKERS, "--sample.workers", "0", "--algo.processes", "1"
+    )
+    assert digest(alone) == digest(whole)
+    done = roboloop("eval", whole, "--episodes", 2)
+    assert "over 2 episodes" in done.stdout
+    pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
+    done = roboloop("export", whole, "--onnx", tmp_path / "policy.onnx")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert json.loads((tmp_path / "policy.json").read_text())["parity"]["max_difference"] < 1e-4
