@@ -64,18 +64,20 @@ def spec_of(case: str) -> EnvSpec:
 
 def make_policy(case: str, spec: EnvSpec) -> Any:
     """Return a policy with its first weights."""
+    from roboloop.algos.mtsac.config import MTSACConfig
+    from roboloop.algos.mtsac.mtsac import MultiTaskSAC
     from roboloop.algos.ppo.config import PPOConfig
     from roboloop.algos.ppo.ppo import PPO
-    from roboloop.algos.sac.config import MTSACConfig, SACConfig
-    from roboloop.algos.sac.sac import SAC
+    from roboloop.algos.sac.config import SACConfig
+    from roboloop.algos.sac.sac import make_sac
 
     if case in HEAD_CASES:
         rows = 2 * HEAD_CASES[case]
         heads = MTSACConfig(hidden=(256, 256), head_hidden=(), batch_size=rows, normalize_obs=True, processes=1)
-        return SAC(heads, spec, frame_stack=1, seed=0).policy.snapshot()
+        return MultiTaskSAC(heads, spec, frame_stack=1, seed=0).policy.snapshot()
     if case in SAC_CASES:
         cfg = SACConfig(hidden=WIDTHS[SAC_CASES[case][0]], batch_size=2, normalize_obs=True, processes=1)
-        sac = SAC(cfg, spec, frame_stack=1, seed=0)
+        sac = make_sac(cfg, spec, frame_stack=1, seed=0)
         return sac.policy.snapshot()
     options = {"normalize_obs": True, "processes": 1, "rollout_steps": 1, "minibatches": 1, "shards": 1}
     return PPO(PPOConfig(**PPO_CASES[case], **options), spec, 1, 1, seed=0).policy.snapshot()
@@ -139,13 +141,13 @@ def learning(case: str, updates: int, processes: int) -> dict[str, float]:
     import numpy as np
 
     from roboloop.algos.sac.config import SACConfig
-    from roboloop.algos.sac.sac import SAC
+    from roboloop.algos.sac.sac import make_sac
     from roboloop.core.types import Batch
     from roboloop.run.plan import replay_bytes
 
     spec, rng, before_mb = spec_of(case), np.random.default_rng(0), resident_mb()
     cfg = SACConfig(hidden=WIDTHS[SAC_CASES[case][0]], batch_size=BATCH, normalize_obs=True, processes=processes)
-    sac = SAC(cfg, spec, frame_stack=1, seed=0)
+    sac = make_sac(cfg, spec, frame_stack=1, seed=0)
 
     def normal(*shape: int) -> Any:
         return rng.standard_normal(shape, dtype=np.float32)

@@ -29,8 +29,9 @@ def make_updates(net: str, num_tasks: int, rows: int, threads: int) -> Run:
     """Return updates of one network with one process per thread."""
     import numpy as np
 
-    from roboloop.algos.sac.config import MTSACConfig, SACConfig, SACSettings
-    from roboloop.algos.sac.sac import SAC
+    from roboloop.algos.mtsac.config import MTSACConfig
+    from roboloop.algos.mtsac.mtsac import MultiTaskSAC
+    from roboloop.algos.sac.config import SACConfig, SACSettings
     from roboloop.core.types import Batch, EnvSpec
 
     is_set = num_tasks > 1
@@ -48,7 +49,7 @@ def make_updates(net: str, num_tasks: int, rows: int, threads: int) -> Run:
         )  # fmt: skip
     else:
         cfg = SACConfig(hidden=(*HIDDEN, *HEAD_HIDDEN), batch_size=rows, shards=SHARDS, processes=threads)
-    sac, rng = SAC(cfg, spec, frame_stack=1, seed=0), np.random.default_rng(0)
+    sac, rng = MultiTaskSAC(cfg, spec, frame_stack=1, seed=0), np.random.default_rng(0)
 
     def seen() -> Any:
         obs = rng.standard_normal((rows, obs_dim), dtype=np.float32)

@@ -47,11 +47,11 @@ def make_ours(hidden: tuple[int, ...], batch_size: int, threads: int) -> Run:
     import numpy as np
 
     from roboloop.algos.sac.config import SACConfig
-    from roboloop.algos.sac.sac import SAC
+    from roboloop.algos.sac.sac import make_sac
     from roboloop.core.types import Batch, EnvSpec
 
     spec = EnvSpec((OBS_DIM,), np.dtype(np.float32), (-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM, 500)
-    sac = SAC(SACConfig(hidden=hidden, batch_size=batch_size, processes=threads), spec, frame_stack=1, seed=0)
+    sac = make_sac(SACConfig(hidden=hidden, batch_size=batch_size, processes=threads), spec, frame_stack=1, seed=0)
     raw = numpy_batches(batch_size)
     batches = itertools.cycle([Batch(o, a, r, n, (0.99 * (1 - d)).astype("float32")) for o, a, r, n, d in raw])
     sac.update(next(batches))

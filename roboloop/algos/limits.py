@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from roboloop.core.errors import ConfigError
+from roboloop.core.errors import ConfigError, nearest
 
 MOST_LAYERS, MOST_UNITS = 1_000, 10**6
 
@@ -53,6 +53,16 @@ def has_layers(config: Any, name: str) -> None:
         raise ConfigError(
             f"{name} may have {MOST_LAYERS} layers of {MOST_UNITS} units, not {len(sizes)} of {max(sizes)}"
         )
+
+
+NETS = ("mlp", "residual")
+"""Networks of ours by name."""
+
+
+def check_net(name: str) -> None:
+    """Refuse what is neither a network of ours nor of the form module:attr."""
+    if ":" not in name and name not in NETS:
+        raise ConfigError(f"unknown network {name!r}{nearest(name, NETS)} (known: {', '.join(NETS)}, or module:attr)")
 
 
 def check_task_rows(config: Any, num_tasks: int) -> None:

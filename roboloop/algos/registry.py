@@ -16,7 +16,7 @@ GROUP = "roboloop.algorithms"
 
 ALGORITHMS = {
     "sac": "roboloop.algos.sac.config:SPEC",
-    "mtsac": "roboloop.algos.sac.config:MULTI_TASK",
+    "mtsac": "roboloop.algos.mtsac.config:SPEC",
     "ppo": "roboloop.algos.ppo.config:SPEC",
     "dt": "roboloop.algos.imitation.config:DECISION_TRANSFORMER",
     "bc": "roboloop.algos.imitation.config:CLONING",

@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from roboloop.core.resolve import load_named
 from roboloop.nets.heads import LOG_STD_MAX, LOG_STD_MIN
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU, "silu": nn.SiLU}
@@ -55,6 +57,37 @@ def mlp(widths: Sequence[int], activation: str = "relu", norm: str | None = None
             layers.append(NORMS[norm](outputs))
         layers.append(ACTIVATIONS[activation]())
     return nn.Sequential(*layers[: -1 if norm is None else -2])
+
+
+class Residual(nn.Module):
+    """A block of SimBa (arXiv:2410.09754): the input, and a network on its normalised rows."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.ReLU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the sum."""
+        y: Tensor = self.net(x)
+        return x + y
+
+
+def residual(widths: Sequence[int]) -> nn.Sequential:
+    """Return a layer to the first hidden width, a block for each hidden layer, and a layer to the outputs."""
+    inputs, width, *_, outputs = widths
+    blocks = [Residual(width) for _ in widths[1:-1]]
+    return nn.Sequential(nn.Linear(inputs, width), *blocks, nn.LayerNorm(width), nn.Linear(width, outputs))
+
+
+def make_net(cfg: Any, inputs: int, outputs: int) -> nn.Module:
+    """Return the network that a config names: ``net``, of the widths ``hidden``."""
+    if ":" in cfg.net:
+        module: nn.Module = load_named(cfg.net, "algo.net")(inputs, outputs, cfg)
+        return module
+    widths = [inputs, *cfg.hidden, outputs]
+    return residual(widths) if cfg.net == "residual" else mlp(widths, norm="layer" if cfg.layer_norm else None)
 
 
 class Ensemble(nn.ModuleList):

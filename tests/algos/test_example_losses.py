@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from roboloop.algos.sac import example_losses as losses
-from roboloop.algos.sac.objectives import Bounded, Classifier, SoftBellman
+from roboloop.algos.mtsac import example_losses as losses
+from roboloop.algos.mtsac.objectives import Bounded, Classifier, SoftBellman
 
 
 def test_the_value_penalty_is_zero_inside_its_bounds_and_on_them() -> None:

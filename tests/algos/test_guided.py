@@ -22,8 +22,9 @@ from roboloop.algos.guided.config import (
 from roboloop.algos.guided.guided import GuidedPlay, make_guided
 from roboloop.algos.guided.schedulers import FixedSchedule, LearnedSchedule, QTable
 from roboloop.algos.guided.teachers import DiscriminatorReward, EnvReward, ExampleReward, for_each_task, overwrite
+from roboloop.algos.mtsac.config import MTSACConfig
 from roboloop.algos.policy import UniformPolicy
-from roboloop.algos.sac.config import MTSACConfig, SACConfig
+from roboloop.algos.sac.config import SACConfig
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Batch, EpisodeEnd, Rollout
 from roboloop.data.config import ExpertConfig

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from roboloop.algos.learner.adam import Adam, FlatAdam
-from roboloop.algos.sac.losses import (
+from roboloop.algos.mtsac.losses import (
     actor_loss,
     actor_loss_gradient,
     critic_loss,
@@ -16,7 +16,7 @@ from roboloop.algos.sac.losses import (
     td_target,
     temperature_gradient,
 )
-from roboloop.algos.sac.temperature import FixedTemperature, LearnedTemperature
+from roboloop.algos.mtsac.temperature import FixedTemperature, LearnedTemperature
 
 
 def test_truncation_bootstraps_and_termination_does_not() -> None:

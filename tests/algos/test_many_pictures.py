@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
+from roboloop.algos.mtsac.mtsac import MultiTaskSAC
 from roboloop.algos.policy import ActorPolicy, UniformPolicy
 from roboloop.algos.ppo.config import PPOConfig
 from roboloop.algos.ppo.policy import PPOModel
 from roboloop.algos.sac.config import SACConfig
-from roboloop.algos.sac.sac import SAC
 from roboloop.core.blueprint import build_policy
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, Batch, BatchSpec, EnvSpec
@@ -54,7 +54,7 @@ def batches(lead: tuple[int, ...] = (16,)) -> Iterator[Batch]:
 
 @pytest.mark.parametrize("frames", [1, 2])
 def test_gradients_of_each_pictures_convolutions_equal_autograd(frames: int) -> None:
-    sac = SAC(dataclasses.replace(SMALL, alpha=0.3, shards=1), CAMERAS, frames, seed=0)
+    sac = MultiTaskSAC(dataclasses.replace(SMALL, alpha=0.3, shards=1), CAMERAS, frames, seed=0)
     batch = next(batches((16, frames) if frames > 1 else (16,)))
     sac._load_batch(batch)
     actor, critics, targets = (
@@ -90,7 +90,10 @@ def test_gradients_of_each_pictures_convolutions_equal_autograd(frames: int) -> 
 
 def test_state_and_load_continue_bit_for_bit_and_two_processes_give_the_bits_of_one() -> None:
     cfg, source = dataclasses.replace(SMALL, normalize_obs=True), batches((16, 2))
-    first, second = SAC(cfg, CAMERAS, 2, seed=3), SAC(dataclasses.replace(cfg, processes=2), CAMERAS, 2, seed=4)
+    first, second = (
+        MultiTaskSAC(cfg, CAMERAS, 2, seed=3),
+        MultiTaskSAC(dataclasses.replace(cfg, processes=2), CAMERAS, 2, seed=4),
+    )
     try:
         second.wait_until_ready()
         for _ in range(4):
@@ -105,7 +108,7 @@ def test_state_and_load_continue_bit_for_bit_and_two_processes_give_the_bits_of_
 
 
 def test_the_policy_is_rebuilt_from_its_state_and_from_its_blueprint() -> None:
-    sac = SAC(SMALL, CAMERAS, 1, seed=0)
+    sac = MultiTaskSAC(SMALL, CAMERAS, 1, seed=0)
     for batch in itertools.islice(batches(), 3):
         sac.update(batch)
     travelled, weights = build_policy(sac.policy.blueprint()), np.zeros(sac.policy.num_weights, np.float32)
@@ -120,7 +123,10 @@ def test_the_policy_is_rebuilt_from_its_state_and_from_its_blueprint() -> None:
 
 def test_a_picture_may_have_any_name_and_changes_no_bit() -> None:
     dtype = np.dtype([("camera 7", *RECORD.obs_dtype["image"].subdtype), ("vector", np.float32, (3,))])
-    a, b = SAC(SMALL, RECORD, 1, seed=0), SAC(SMALL, dataclasses.replace(RECORD, obs_dtype=dtype), 1, seed=0)
+    a, b = (
+        MultiTaskSAC(SMALL, RECORD, 1, seed=0),
+        MultiTaskSAC(SMALL, dataclasses.replace(RECORD, obs_dtype=dtype), 1, seed=0),
+    )
     for batch in itertools.islice(batches_of_one(RECORD), 3):
         renamed = batch._replace(obs=batch.obs.astype(dtype), next_obs=batch.next_obs.astype(dtype))
         renamed.obs["camera 7"], renamed.next_obs["camera 7"] = batch.obs["image"], batch.next_obs["image"]
@@ -130,7 +136,7 @@ def test_a_picture_may_have_any_name_and_changes_no_bit() -> None:
 
 
 def test_runs_from_when_there_was_one_picture_are_still_read() -> None:
-    sac = SAC(SMALL, RECORD, 1, seed=0)
+    sac = MultiTaskSAC(SMALL, RECORD, 1, seed=0)
     state = sac.policy.state()
     sight: dict[str, Any] = state["sight"]
     sight["conv"] = sight.pop("convs")[0]
@@ -162,7 +168,7 @@ def test_a_replay_shifts_all_pictures_of_its_batches() -> None:
 
 def test_a_picture_that_is_too_small_for_the_shifts_is_named() -> None:
     with pytest.raises(ConfigError, match="shift_px 14 leaves nothing of pictures of 14x22"):
-        SAC(dataclasses.replace(SMALL, shift_px=14), CAMERAS, 1, seed=0)
+        MultiTaskSAC(dataclasses.replace(SMALL, shift_px=14), CAMERAS, 1, seed=0)
 
 
 def test_ppo_has_an_encoder_for_each_picture() -> None:
@@ -186,7 +192,7 @@ def test_it_learns_what_only_both_pictures_together_show() -> None:
     cfg: SACConfig = dataclasses.replace(
         SMALL, hidden=(64,), batch_size=64, actor_lr=2e-3, critic_lr=2e-3, alpha=0.01, feature_dim=16
     )
-    sac, rng = SAC(cfg, spec, 1, seed=0), np.random.default_rng(0)
+    sac, rng = MultiTaskSAC(cfg, spec, 1, seed=0), np.random.default_rng(0)
     done, uniform, memory = np.zeros(64, np.float32), UniformPolicy(spec), np.zeros((64, 0), np.float32)
     for _ in range(300):
         obs, place = pointers(rng, 64)

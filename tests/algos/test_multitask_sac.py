@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from roboloop.algos.mtsac.config import MTSACConfig
+from roboloop.algos.mtsac.losses import actor_loss, actor_loss_gradient, task_weights, td_target
+from roboloop.algos.mtsac.mtsac import MultiTaskSAC
+from roboloop.algos.mtsac.multitask import TaskScale
+from roboloop.algos.mtsac.temperature import LearnedTemperature
 from roboloop.algos.policy import ActorPolicy
-from roboloop.algos.sac.config import MTSACConfig, SACConfig
-from roboloop.algos.sac.losses import actor_loss, actor_loss_gradient, task_weights, td_target
-from roboloop.algos.sac.multitask import TaskScale
-from roboloop.algos.sac.sac import SAC
-from roboloop.algos.sac.temperature import LearnedTemperature
+from roboloop.algos.sac.config import SACConfig
 from roboloop.core.blueprint import build_policy
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Batch, EnvSpec
@@ -98,7 +99,7 @@ def test_rewards_are_divided_by_the_deviation_of_their_own_task() -> None:
 )
 def test_state_and_load_continue_bit_for_bit(cfg: MTSACConfig, change: dict[str, Any]) -> None:
     cfg, source = dataclasses.replace(cfg, **change), batches()
-    first, second = SAC(cfg, SPEC, 1, seed=3), SAC(cfg, SPEC, 1, seed=4)
+    first, second = MultiTaskSAC(cfg, SPEC, 1, seed=3), MultiTaskSAC(cfg, SPEC, 1, seed=4)
     for _ in range(4):
         first.update(next(source))
     second.load(first.state())
@@ -111,7 +112,7 @@ def test_state_and_load_continue_bit_for_bit(cfg: MTSACConfig, change: dict[str,
 
 @pytest.mark.parametrize("cfg", NETS.values(), ids=NETS.keys())
 def test_two_processes_give_the_bits_of_one(cfg: MTSACConfig) -> None:
-    alone, together = (SAC(dataclasses.replace(cfg, processes=p), SPEC, 1, seed=0) for p in (1, 2))
+    alone, together = (MultiTaskSAC(dataclasses.replace(cfg, processes=p), SPEC, 1, seed=0) for p in (1, 2))
     together.wait_until_ready()
     source = batches()
     try:
@@ -124,7 +125,7 @@ def test_two_processes_give_the_bits_of_one(cfg: MTSACConfig) -> None:
 
 
 def test_each_task_has_its_own_temperature_and_says_so() -> None:
-    sac, source = SAC(SMALL, SPEC, 1, seed=0), batches()
+    sac, source = MultiTaskSAC(SMALL, SPEC, 1, seed=0), batches()
     for _ in range(3):
         metrics = sac.update(next(source))
     assert metrics["entropy"] == pytest.approx(np.mean([metrics[f"entropy/{task}"] for task in TASKS]), rel=1e-5)
@@ -140,13 +141,13 @@ def test_each_task_has_its_own_temperature_and_says_so() -> None:
 
 
 def test_a_batch_of_one_task_alone_moves_no_other_tasks_head() -> None:
-    sac, batch = SAC(dataclasses.replace(SMALL, alpha=0.0), SPEC, 1, seed=0), next(batches())
+    sac, batch = MultiTaskSAC(dataclasses.replace(SMALL, alpha=0.0), SPEC, 1, seed=0), next(batches())
     sac._load_batch(batch)
     sac._pool.run(("critic_gradients",))
     shape, mem = sac._shape, sac._mem
     before = {name: g.clone() for name, g in shape.critics.views(mem["critics_grad"].sum(0)).items()}
     changed = batch._replace(reward=batch.reward + np.repeat([0.0, 5.0, 0.0], 8).astype(np.float32))
-    sac._noise_rng = SAC(SMALL, SPEC, 1, seed=0)._noise_rng
+    sac._noise_rng = MultiTaskSAC(SMALL, SPEC, 1, seed=0)._noise_rng
     sac._load_batch(changed)
     sac._pool.run(("critic_gradients",))
     after = shape.critics.views(mem["critics_grad"].sum(0))
@@ -158,8 +159,8 @@ def test_a_batch_of_one_task_alone_moves_no_other_tasks_head() -> None:
 
 
 def test_weights_scale_the_gradients_of_their_tasks_rows() -> None:
-    weighted = SAC(dataclasses.replace(SMALL, task_weights="temperature"), SPEC, 1, seed=0)
-    equal = SAC(SMALL, SPEC, 1, seed=0)
+    weighted = MultiTaskSAC(dataclasses.replace(SMALL, task_weights="temperature"), SPEC, 1, seed=0)
+    equal = MultiTaskSAC(SMALL, SPEC, 1, seed=0)
     for sac in (weighted, equal):
         for temperature, log_alpha in zip(sac._temperatures, (-1.0, -2.0, -3.0), strict=True):
             temperature.load({"log_alpha": log_alpha, "m": 0.0, "v": 0.0, "step": 0})
@@ -175,7 +176,7 @@ def test_weights_scale_the_gradients_of_their_tasks_rows() -> None:
 @pytest.mark.parametrize("cfg", NETS.values(), ids=NETS.keys())
 @pytest.mark.parametrize("normalize_obs", [False, True])
 def test_a_policy_acts_by_each_rows_task_in_any_order(cfg: MTSACConfig, normalize_obs: bool) -> None:
-    sac, source = SAC(dataclasses.replace(cfg, normalize_obs=normalize_obs), SPEC, 1, seed=0), batches()
+    sac, source = MultiTaskSAC(dataclasses.replace(cfg, normalize_obs=normalize_obs), SPEC, 1, seed=0), batches()
     sac.update(next(source))
     obs, rng = next(source).obs, np.random.default_rng(0)
     wanted = act(sac.policy, obs, False, rng)
@@ -199,7 +200,7 @@ def test_each_task_finds_its_own_optimum_of_the_same_states(net: str) -> None:
         NETS[net], hidden=(32, 32), head_hidden=(32,), module_width=32, gate_hidden=(32,), batch_size=96, actor_lr=3e-3,
         critic_lr=3e-3, alpha=0.01,
     )  # fmt: skip
-    sac, rng = SAC(cfg, SPEC, 1, seed=0), np.random.default_rng(0)
+    sac, rng = MultiTaskSAC(cfg, SPEC, 1, seed=0), np.random.default_rng(0)
     obs = np.concatenate((np.ones((96, 5), np.float32), one_hot(96)), 1)
     for _ in range(700):
         action = rng.uniform(SPEC.action_low, SPEC.action_high, (96, 2)).astype(np.float32)
@@ -210,16 +211,16 @@ def test_each_task_finds_its_own_optimum_of_the_same_states(net: str) -> None:
 
 
 def test_soft_modules_say_how_evenly_they_are_mixed_and_how() -> None:
-    sac = SAC(NETS["deep"], SPEC, 1, seed=0)
+    sac = MultiTaskSAC(NETS["deep"], SPEC, 1, seed=0)
     metrics = sac.update(next(batches()))
     assert all(0.0 < metrics[f"evenness/layer{i}"] <= 1.0 for i in range(4))
     act(sac.policy, next(batches()).obs[:7], False, np.random.default_rng(0))
     assert [p.shape for p in sac.policy.routing] == [(7, 4, 4)] * 3 + [(7, 1, 4)]
-    assert "evenness/layer0" not in SAC(SMALL, SPEC, 1, seed=0).update(next(batches()))
+    assert "evenness/layer0" not in MultiTaskSAC(SMALL, SPEC, 1, seed=0).update(next(batches()))
 
 
 def test_plain_sac_takes_a_set_as_one_environment() -> None:
-    sac = SAC(SACConfig(hidden=(16,), batch_size=24, processes=1), SPEC, 1, seed=0)
+    sac = MultiTaskSAC(SACConfig(hidden=(16,), batch_size=24, processes=1), SPEC, 1, seed=0)
     assert sac.needs.num_tasks == 1
     assert "alpha/a" not in sac.update(next(batches()))
 
@@ -235,11 +236,11 @@ def test_plain_sac_takes_a_set_as_one_environment() -> None:
 )
 def test_impossible_configs_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        SAC(dataclasses.replace(SMALL, **change), SPEC, 1, seed=0)
+        MultiTaskSAC(dataclasses.replace(SMALL, **change), SPEC, 1, seed=0)
 
 
 def test_one_task_is_refused_with_a_way_out() -> None:
     with pytest.raises(ConfigError, match=r"mtsac needs a set of tasks such as metaworld/mt3: .* take --algo sac"):
-        SAC(SMALL, dataclasses.replace(SPEC, tasks=()), 1, seed=0)
+        MultiTaskSAC(SMALL, dataclasses.replace(SPEC, tasks=()), 1, seed=0)
     with pytest.raises(ConfigError, match=r"leave env\.frame_stack at 1, not 2"):
-        SAC(NETS["soft"], SPEC, 2, seed=0)
+        MultiTaskSAC(NETS["soft"], SPEC, 2, seed=0)

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from roboloop.algos.mtsac.mtsac import MultiTaskSAC
 from roboloop.algos.pick.config import PickConfig
 from roboloop.algos.pick.pick import PickAndPlace, Placing, make_pick, policy_of_picks
 from roboloop.algos.pick.picks import PickLayout
 from roboloop.algos.pick.policy import PickOptions, PickPolicy, RandomPicks, among_best
 from roboloop.algos.policy import ActorPolicy
 from roboloop.algos.sac.config import SACConfig
-from roboloop.algos.sac.sac import SAC
 from roboloop.core.blueprint import build_policy
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, Batch, EnvSpec, PortablePolicy
@@ -122,7 +122,7 @@ def test_next_picks_are_drawn_evenly_from_what_is_offered_next() -> None:
 def test_targets_are_those_of_the_next_pick() -> None:
     """Where all candidates are the same, the update is SAC's on states that hold that pick."""
     algo, rl, source = make_pick(SMALL, SPEC, seed=0), None, batches()
-    rl = SAC(SAC_SMALL, EnvSpec((5,), np.dtype(np.float32), (-1.0,) * 2, (1.0,) * 2, 10), 1, seed=0)
+    rl = MultiTaskSAC(SAC_SMALL, EnvSpec((5,), np.dtype(np.float32), (-1.0,) * 2, (1.0,) * 2, 10), 1, seed=0)
     for _ in range(3):
         batch = next(source)
         batch.next_obs["picks"] = batch.next_obs["picks"][:, :1]

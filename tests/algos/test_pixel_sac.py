@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from roboloop.algos.mtsac.config import MTSACConfig
+from roboloop.algos.mtsac.mtsac import MultiTaskSAC
 from roboloop.algos.policy import ActorPolicy, UniformPolicy
-from roboloop.algos.sac.config import MTSACConfig, SACConfig
-from roboloop.algos.sac.sac import SAC
+from roboloop.algos.sac.config import SACConfig
 from roboloop.core.blueprint import build_policy
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, Batch, EnvSpec
@@ -111,7 +112,7 @@ def act(weights: Views, features: Tensor, vector: Tensor, noise: Tensor) -> tupl
 
 @pytest.mark.parametrize(("spec", "frames"), [(PLAIN, 1), (RECORD, 1), (RECORD, 2)])
 def test_both_gradients_equal_autograd_and_only_the_critics_train_the_convolutions(spec: EnvSpec, frames: int) -> None:
-    sac = SAC(dataclasses.replace(SMALL, alpha=0.3, shards=1), spec, frames, seed=0)
+    sac = MultiTaskSAC(dataclasses.replace(SMALL, alpha=0.3, shards=1), spec, frames, seed=0)
     batch = next(batches(spec, frames=frames))
     sac._load_batch(batch)
     actor, critics, targets = (
@@ -154,7 +155,7 @@ def test_both_gradients_equal_autograd_and_only_the_critics_train_the_convolutio
 @pytest.mark.parametrize("change", [{}, {"normalize_obs": True}, {"max_grad_norm": 0.01}, {"layer_norm": True}])
 def test_state_and_load_continue_bit_for_bit(change: dict[str, Any]) -> None:
     cfg, source = dataclasses.replace(SMALL, **change), batches(RECORD, frames=2)
-    first, second = SAC(cfg, RECORD, 2, seed=3), SAC(cfg, RECORD, 2, seed=4)
+    first, second = MultiTaskSAC(cfg, RECORD, 2, seed=3), MultiTaskSAC(cfg, RECORD, 2, seed=4)
     for _ in range(5):
         first.update(next(source))
     second.load(copy.deepcopy(first.state()))
@@ -165,7 +166,7 @@ def test_state_and_load_continue_bit_for_bit(change: dict[str, Any]) -> None:
 
 
 def test_two_processes_give_the_bits_of_one() -> None:
-    alone, together = (SAC(dataclasses.replace(SMALL, processes=p), RECORD, 2, seed=0) for p in (1, 2))
+    alone, together = (MultiTaskSAC(dataclasses.replace(SMALL, processes=p), RECORD, 2, seed=0) for p in (1, 2))
     try:
         together.wait_until_ready()
         for batch in itertools.islice(batches(RECORD, frames=2), 8):
@@ -176,7 +177,7 @@ def test_two_processes_give_the_bits_of_one() -> None:
 
 
 def test_targets_have_a_trunk_of_their_own_but_no_convolutions() -> None:
-    sac = SAC(dataclasses.replace(SMALL, tau=0.25), PLAIN, 1, seed=0)
+    sac = MultiTaskSAC(dataclasses.replace(SMALL, tau=0.25), PLAIN, 1, seed=0)
     before = sac.state()
     sac.update(next(batches(PLAIN)))
     after = sac.state()
@@ -188,7 +189,7 @@ def test_targets_have_a_trunk_of_their_own_but_no_convolutions() -> None:
 
 
 def test_the_policy_is_rebuilt_from_its_state_and_from_its_blueprint() -> None:
-    sac = SAC(dataclasses.replace(SMALL, normalize_obs=True), RECORD, 2, seed=0)
+    sac = MultiTaskSAC(dataclasses.replace(SMALL, normalize_obs=True), RECORD, 2, seed=0)
     for batch in itertools.islice(batches(RECORD, frames=2), 3):
         sac.update(batch)
     travelled = build_policy(sac.policy.blueprint())
@@ -206,9 +207,9 @@ def test_the_policy_is_rebuilt_from_its_state_and_from_its_blueprint() -> None:
 
 
 def test_only_the_convolutions_of_pictures_ask_for_shifts() -> None:
-    assert SAC(SMALL, PLAIN, 3, seed=0).needs.shift_px == 4
+    assert MultiTaskSAC(SMALL, PLAIN, 3, seed=0).needs.shift_px == 4
     vector = EnvSpec((5,), np.dtype(np.float32), (-1.0,), (1.0,), 100)
-    assert SAC(SMALL, vector, 1, seed=0).needs.shift_px == 0
+    assert MultiTaskSAC(SMALL, vector, 1, seed=0).needs.shift_px == 0
 
 
 @pytest.mark.parametrize(
@@ -223,7 +224,7 @@ def test_only_the_convolutions_of_pictures_ask_for_shifts() -> None:
 )  # fmt: skip
 def test_what_cannot_be_is_refused_in_one_line(cfg: Any, spec: EnvSpec, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        SAC(cfg, spec, 1, seed=0)
+        MultiTaskSAC(cfg, spec, 1, seed=0)
 
 
 def pointer(rng: np.random.Generator, rows: int) -> tuple[Array, Array]:
@@ -238,7 +239,7 @@ def pointer(rng: np.random.Generator, rows: int) -> tuple[Array, Array]:
 def test_it_learns_to_point_at_what_only_the_picture_shows() -> None:
     spec = EnvSpec(PICTURE, np.dtype(np.uint8), (-1.0,), (1.0,), 1)
     cfg = dataclasses.replace(SMALL, hidden=(64,), batch_size=64, actor_lr=2e-3, critic_lr=2e-3, alpha=0.01)
-    sac, rng = SAC(cfg, spec, 1, seed=0), np.random.default_rng(0)
+    sac, rng = MultiTaskSAC(cfg, spec, 1, seed=0), np.random.default_rng(0)
     done, uniform = np.zeros(64, np.float32), UniformPolicy(spec)
     memory = np.zeros((64, 0), np.float32)
     for _ in range(400):

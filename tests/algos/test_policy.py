@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from roboloop.algos.mtsac.mtsac import MultiTaskSAC
 from roboloop.algos.policy import ActorPolicy, UniformPolicy
 from roboloop.algos.ppo.config import PPOConfig
 from roboloop.algos.ppo.ppo import PPO
 from roboloop.algos.sac.config import SACConfig
-from roboloop.algos.sac.sac import SAC
 from roboloop.core.state import spec_from_data, spec_to_data
 from roboloop.core.types import Decision, EnvSpec, PortablePolicy
 from tests.algos.test_sac import SPEC, batches
@@ -47,7 +47,7 @@ def assert_same(a: Decision, b: Decision) -> None:
 @pytest.mark.parametrize("layer_norm", [False, True])
 def test_a_sac_policy_travels(normalize_obs: bool, layer_norm: bool) -> None:
     cfg = SACConfig(hidden=(32, 32), batch_size=16, processes=1, normalize_obs=normalize_obs, layer_norm=layer_norm)
-    sac, source, memory = SAC(cfg, SPEC, 1, seed=0), batches(16), np.zeros((7, 0), np.float32)
+    sac, source, memory = MultiTaskSAC(cfg, SPEC, 1, seed=0), batches(16), np.zeros((7, 0), np.float32)
     policies = [sac.policy]
     for _ in range(3):
         sac.update(next(source))

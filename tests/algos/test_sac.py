@@ -11,16 +11,25 @@ import numpy as np
 import pytest
 import torch
 
+from roboloop.algos.learner.policy import LearnerPolicy
+from roboloop.algos.learner.replay_learner import ReplayLearner, phases_of
 from roboloop.algos.learner.shards import stretch
-from roboloop.algos.policy import ActorPolicy, UniformPolicy
+from roboloop.algos.policy import UniformPolicy
 from roboloop.algos.sac.config import SACConfig
-from roboloop.algos.sac.sac import SAC
-from roboloop.algos.sac.shard import SACShard
+from roboloop.algos.sac.sac import SAC, make_sac
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.types import Array, Batch, EnvSpec, Policy, State
+from roboloop.nets.modules import tanh_gaussian
 
 SPEC = EnvSpec((5,), np.dtype(np.float32), (-2.0, 0.0), (2.0, 1.0), 100)
 SMALL = SACConfig(hidden=(32, 32), batch_size=16, processes=1)
+
+
+def sac_of(cfg: SACConfig, spec: EnvSpec, frame_stack: int, seed: int) -> ReplayLearner:
+    """Return SAC of vectors."""
+    algo = make_sac(cfg, spec, frame_stack, seed)
+    assert isinstance(algo, ReplayLearner)
+    return algo
 
 
 def batches(size: int, seed: int = 0, obs_shape: tuple[int, ...] = (5,)) -> Iterator[Batch]:
@@ -56,12 +65,20 @@ def assert_same_bits(a: State, b: State) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{}, {"layer_norm": True}, {"hidden": (24, 24, 24)}, {"alpha": 0.1}, {"shards": 4}, {"max_grad_norm": 0.01}],
+    [
+        {},
+        {"layer_norm": True},
+        {"hidden": (24, 24, 24)},
+        {"net": "residual"},
+        {"alpha": 0.1},
+        {"shards": 4},
+        {"max_grad_norm": 0.01},
+    ],
 )
 def test_state_and_load_continue_bit_for_bit(change: dict[str, Any]) -> None:
     cfg = dataclasses.replace(SMALL, **change)
     source = batches(16)
-    first, second = SAC(cfg, SPEC, 1, seed=3), SAC(cfg, SPEC, 1, seed=4)
+    first, second = sac_of(cfg, SPEC, 1, seed=3), sac_of(cfg, SPEC, 1, seed=4)
     for _ in range(5):
         first.update(next(source))
     second.load(first.state())
@@ -72,7 +89,7 @@ def test_state_and_load_continue_bit_for_bit(change: dict[str, Any]) -> None:
 
 
 def test_state_is_a_copy_that_later_updates_leave_alone() -> None:
-    sac, source = SAC(SMALL, SPEC, 1, seed=0), batches(16)
+    sac, source = sac_of(SMALL, SPEC, 1, seed=0), batches(16)
     before = sac.state()
     kept = copy.deepcopy(before)
     sac.update(next(source))
@@ -80,52 +97,89 @@ def test_state_is_a_copy_that_later_updates_leave_alone() -> None:
 
 
 def test_equal_seeds_give_equal_networks_and_others_do_not() -> None:
-    a, b, c = (SAC(SMALL, SPEC, 1, seed=s).state() for s in (1, 1, 2))
+    a, b, c = (sac_of(SMALL, SPEC, 1, seed=s).state() for s in (1, 1, 2))
     assert_same_bits(a, b)
-    assert not torch.equal(a["policy"]["net"]["linear0.weight"], c["policy"]["net"]["linear0.weight"])
+    assert not torch.equal(a["policy"]["weights"]["actor.0.weight"], c["policy"]["weights"]["actor.0.weight"])
 
 
 def test_update_of_two_shards_equals_the_unsharded_update_up_to_rounding() -> None:
-    whole, halves = (SAC(dataclasses.replace(SMALL, shards=s), SPEC, 1, seed=0) for s in (1, 2))
+    whole, halves = (sac_of(dataclasses.replace(SMALL, shards=s), SPEC, 1, seed=0) for s in (1, 2))
     for batch in [b for b, _ in zip(batches(16), range(3), strict=False)]:
-        # noise is drawn per shard, states before actions: give both the same by hand
-        noise = np.random.default_rng(7).normal(size=(2, 16, 2)).astype(np.float32)
-        for sac, shards in ((whole, 1), (halves, 2)):
+        for sac in (whole, halves):
             sac._load_batch(batch)
-            pairs = noise.reshape(2, shards, 16 // shards, 2).swapaxes(0, 1)
-            sac._mem["noise_pair"].copy_(torch.from_numpy(np.ascontiguousarray(pairs)))
-            sac._mem["step"].fill_(1.0)
-            sac._mem["alpha"].fill_(0.5)
-            sac._pool.run(SACShard.PHASES[:1])
-    torch.testing.assert_close(halves._mem["critics_grad"].sum(0), whole._mem["critics_grad"][0], atol=1e-5, rtol=1e-4)
+            sac._pool.run(["critic_loss/gradients"])
+    ours = halves._mem["critics/grad"].sum(0)
+    torch.testing.assert_close(ours, whole._mem["critics/grad"][0], atol=1e-5, rtol=1e-4)
 
 
-def test_actor_phases_leave_critics_untouched_and_critic_phases_the_actor() -> None:
-    sac, source = SAC(SMALL, SPEC, 1, seed=0), batches(16)
+def test_the_losses_are_those_of_the_paper() -> None:
+    cfg = dataclasses.replace(SMALL, shards=1, initial_alpha=0.3, target_entropy=-1.0)
+    sac, batch = sac_of(cfg, SPEC, 1, seed=0), next(batches(16))
+    learner = SAC(cfg, SPEC)
+    learner.load_state_dict({name: view.clone() for name, view in sac._views.items()})
+    said = sac.update(batch)
+    now, later = (torch.from_numpy(sac._given.arrays[f"noise/{n}"][0].copy()) for n in ("now", "next"))
+    obs, next_obs, reward, discount = (
+        torch.from_numpy(x) for x in (batch.obs, batch.next_obs, batch.reward, batch.discount)
+    )
+    unit = torch.from_numpy(sac._scale.to_unit(batch.action))
+    values = lambda critics, o, a: torch.cat([critic(torch.cat((o, a), 1)) for critic in critics], 1)  # noqa: E731
+    with torch.no_grad():
+        mean, log_std = learner.actor(next_obs).chunk(2, 1)
+        normal = torch.distributions.Normal(mean, log_std.exp())
+        u = mean + log_std.exp() * later
+        log_prob = (normal.log_prob(u) - torch.log(1.0 - u.tanh().square())).sum(1)
+        next_value = values(learner.target_critics, next_obs, u.tanh()).min(1).values - 0.3 * log_prob
+        error = values(learner.critics, obs, unit) - (reward + discount * next_value).unsqueeze(1)
+    assert said["critic_loss"] == pytest.approx(0.5 * error.square().mean(0).sum().item(), rel=1e-4)
+    moved = sac.policy.learner.actor  # the actor's loss is taken with critics that have moved, and before it moves
+    assert not torch.equal(moved[0].weight, learner.actor[0].weight)
+    for name, view in sac._views.items():
+        if name.startswith("critics."):
+            learner.get_parameter(name).data.copy_(view)
+    action, log_prob = tanh_gaussian(learner.actor(obs), now)
+    loss = (0.3 * log_prob - values(learner.critics, obs, action).min(1).values).mean()
+    assert said["actor_loss"] == pytest.approx(loss.item(), abs=1e-4)
+    entropy = -log_prob.mean().item()
+    assert said["entropy"] == pytest.approx(entropy, abs=1e-4)
+    # more entropy than wanted lowers the temperature; Adam's first step is the whole step size
+    step = np.sign(-1.0 - entropy) * cfg.alpha_lr
+    assert sac._views["log_alpha"].item() == pytest.approx(np.log(0.3) + step, abs=1e-6)
+
+
+def test_the_actors_step_leaves_critics_untouched_and_the_critics_step_the_actor() -> None:
+    sac, source = sac_of(SMALL, SPEC, 1, seed=0), batches(16)
     sac._load_batch(next(source))
-    sac._mem["step"].fill_(1.0)
+    for name in ("critics", "actor", "log_alpha"):
+        sac._given.arrays[f"{name}/step"][0] = sac._given.arrays[f"{name}/lr"][0] = 1.0
+    critics, actor = (phases_of(step) for step in sac._steps)
     before = sac.state()
-    sac._pool.run(SACShard.PHASES[:2])
+    sac._pool.run(critics)
     middle = sac.state()
     assert_same_bits(before["policy"], middle["policy"])
-    assert not torch.equal(before["critics"]["0.linear0.weight"], middle["critics"]["0.linear0.weight"])
-    for index in (2, 3):
-        for shard in sac._pool._shards:
-            shard.run(SACShard.PHASES[index])
+    assert not torch.equal(before["modules"]["critics.0.0.weight"], middle["modules"]["critics.0.0.weight"])
+    sac._pool.run(actor)
     after = sac.state()
-    for key in ("critics", "targets", "critics_adam"):
-        assert_same_bits(middle[key], after[key])
-    assert not torch.equal(before["policy"]["net"]["linear0.weight"], after["policy"]["net"]["linear0.weight"])
+    changed = {name for name, value in after["modules"].items() if not torch.equal(value, middle["modules"][name])}
+    assert changed == {"log_alpha"}
+    assert not torch.equal(before["policy"]["weights"]["actor.0.weight"], after["policy"]["weights"]["actor.0.weight"])
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.2])
+def test_a_fixed_temperature_never_moves(alpha: float) -> None:
+    sac, source = sac_of(dataclasses.replace(SMALL, alpha=alpha), SPEC, 1, seed=0), batches(16)
+    for _ in range(3):
+        assert sac.update(next(source))["alpha"] == pytest.approx(alpha)
 
 
 def test_a_long_gradient_is_shortened_as_a_whole() -> None:
-    limited, free = (SAC(dataclasses.replace(SMALL, max_grad_norm=m), SPEC, 1, seed=0) for m in (0.01, 0.0))
+    limited, free = (sac_of(dataclasses.replace(SMALL, max_grad_norm=m), SPEC, 1, seed=0) for m in (0.01, 0.0))
     for sac in (limited, free):
         sac.update(next(batches(16)))
-    for moment in ("critics_m", "actor_m"):  # after one step, a tenth of the gradient
+    for moment in ("critics/m", "actor/m"):  # after one step, a tenth of the gradient
         ours, whole = limited._mem[moment], free._mem[moment]
         assert ours.norm().item() == pytest.approx(0.001, rel=1e-3)
-        if moment == "critics_m":  # the actor's was computed with critics that had moved otherwise
+        if moment == "critics/m":  # the actor's was computed with critics that had moved otherwise
             torch.testing.assert_close(ours, whole * (0.001 / whole.norm()), rtol=1e-3, atol=1e-8)
 
 
@@ -134,7 +188,7 @@ def test_linear_step_sizes_are_half_at_half_time_and_nothing_moves_at_the_end(ma
     cfg = dataclasses.replace(SMALL, lr_schedule="linear", max_grad_norm=max_grad_norm)
     moved = {}
     for progress in (0.0, 0.5, 1.0):
-        sac = SAC(cfg, SPEC, 1, seed=0)
+        sac = sac_of(cfg, SPEC, 1, seed=0)
         before = sac._mem["critics"].clone()
         sac.progress = progress
         sac.update(next(batches(16)))
@@ -145,22 +199,25 @@ def test_linear_step_sizes_are_half_at_half_time_and_nothing_moves_at_the_end(ma
 
 
 def test_targets_follow_by_tau() -> None:
-    sac, source = SAC(dataclasses.replace(SMALL, tau=0.25), SPEC, 1, seed=0), batches(16)
+    sac, source = sac_of(dataclasses.replace(SMALL, tau=0.25), SPEC, 1, seed=0), batches(16)
     before = sac.state()
     sac.update(next(source))
     after = sac.state()
-    for name, target in after["targets"].items():
-        torch.testing.assert_close(target, 0.75 * before["targets"][name] + 0.25 * after["critics"][name])
+    old, new = before["modules"], after["modules"]
+    targets = [name for name in new if name.startswith("target_critics.")]
+    for name in targets:
+        torch.testing.assert_close(new[name], 0.75 * old[name] + 0.25 * new[name.removeprefix("target_")])
+    assert len(targets) == 12
 
 
 def test_policy_from_saved_weights_equals_the_live_policy() -> None:
     for layer_norm, normalize_obs in ((False, True), (True, False)):
         sac, source = (
-            SAC(dataclasses.replace(SMALL, layer_norm=layer_norm, normalize_obs=normalize_obs), SPEC, 1, seed=0),
+            sac_of(dataclasses.replace(SMALL, layer_norm=layer_norm, normalize_obs=normalize_obs), SPEC, 1, seed=0),
             batches(16),
         )
         sac.update(next(source))
-        saved = ActorPolicy.from_state(sac.state()["policy"], SPEC)
+        saved = LearnerPolicy.from_state(SAC(sac.cfg, SPEC), sac.state())
         for rows in (1, 7):
             obs = np.random.default_rng(rows).normal(size=(rows, 5)).astype(np.float32)
             for explore in (False, True):
@@ -173,7 +230,7 @@ def test_policy_from_saved_weights_equals_the_live_policy() -> None:
 
 
 def test_policy_follows_updates_and_snapshots_do_not() -> None:
-    sac, source = SAC(SMALL, SPEC, 1, seed=0), batches(16)
+    sac, source = sac_of(SMALL, SPEC, 1, seed=0), batches(16)
     obs, rng = np.ones((3, 5), np.float32), np.random.default_rng(0)
     live, still = sac.policy, sac.policy.snapshot()
     before = act(live, obs, False, rng).copy()
@@ -184,7 +241,7 @@ def test_policy_follows_updates_and_snapshots_do_not() -> None:
 
 
 def test_actions_returned_earlier_are_not_overwritten() -> None:
-    sac, rng = SAC(SMALL, SPEC, 1, seed=0), np.random.default_rng(0)
+    sac, rng = sac_of(SMALL, SPEC, 1, seed=0), np.random.default_rng(0)
     first = act(sac.policy, np.zeros((1, 5), np.float32), False, rng)
     kept = first.copy()
     act(sac.policy, np.ones((1, 5), np.float32), False, rng)
@@ -198,7 +255,7 @@ def test_uniform_policy_fills_the_box() -> None:
 
 
 def test_stacked_frames_are_flattened() -> None:
-    sac = SAC(SMALL, SPEC, frame_stack=3, seed=0)
+    sac = sac_of(SMALL, SPEC, frame_stack=3, seed=0)
     metrics = sac.update(next(batches(16, obs_shape=(3, 5))))
     assert np.isfinite(list(metrics.values())).all()
     assert act(sac.policy, np.zeros((2, 3, 5), np.float32), True, np.random.default_rng(0)).shape == (2, 2)
@@ -209,7 +266,7 @@ def test_policy_mean_finds_the_optimum_of_a_quadratic_bandit(layer_norm: bool) -
     best = np.array([1.2, 0.25])
     cfg = SACConfig(hidden=(64, 64), batch_size=64, actor_lr=3e-3, critic_lr=3e-3, alpha=0.01, processes=1,
                     layer_norm=layer_norm)  # fmt: skip
-    sac, rng = SAC(cfg, SPEC, 1, seed=0), np.random.default_rng(0)
+    sac, rng = sac_of(cfg, SPEC, 1, seed=0), np.random.default_rng(0)
     for _ in range(800):
         action = rng.uniform(SPEC.action_low, SPEC.action_high, (64, 2)).astype(np.float32)
         obs = np.ones((64, 5), np.float32)
@@ -222,18 +279,18 @@ def test_policy_mean_finds_the_optimum_of_a_quadratic_bandit(layer_norm: bool) -
 @pytest.mark.parametrize("change", [{"batch_size": 15}, {"hidden": ()}, {"gamma": 1.5}, {"alpha": -1.0}, {"shards": 0}])
 def test_impossible_configs_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        SAC(dataclasses.replace(SMALL, **change), SPEC, 1, seed=0)
+        sac_of(dataclasses.replace(SMALL, **change), SPEC, 1, seed=0)
 
 
 def test_unbounded_actions_are_refused() -> None:
     with pytest.raises(ConfigError, match="finite"):
-        SAC(SMALL, dataclasses.replace(SPEC, action_high=(np.inf, 1.0)), 1, seed=0)
+        sac_of(SMALL, dataclasses.replace(SPEC, action_high=(np.inf, 1.0)), 1, seed=0)
 
 
 def test_a_state_of_other_widths_is_refused_by_name() -> None:
-    other = SAC(dataclasses.replace(SMALL, hidden=(16, 16)), SPEC, 1, seed=0)
-    with pytest.raises(DataError, match=r"actor/linear0.weight has shape \(5, 16\)"):
-        SAC(SMALL, SPEC, 1, seed=0).load(other.state())
+    other = sac_of(dataclasses.replace(SMALL, hidden=(16, 16)), SPEC, 1, seed=0)
+    with pytest.raises(DataError, match=r"saved policy/actor.0.weight has shape \(16, 5\)"):
+        sac_of(SMALL, SPEC, 1, seed=0).load(other.state())
 
 
 def test_stretches_cover_the_vector_once() -> None:
@@ -244,14 +301,17 @@ def test_stretches_cover_the_vector_once() -> None:
 
 def test_choices_and_records_are_refused_with_a_way_out() -> None:
     with pytest.raises(ConfigError, match="SAC needs continuous actions; PPO takes choices: --algo ppo"):
-        SAC(SMALL, dataclasses.replace(SPEC, action_choices=(0, 3)), 1, seed=0)
+        sac_of(SMALL, dataclasses.replace(SPEC, action_choices=(0, 3)), 1, seed=0)
     record = np.dtype([("image", np.uint8, (3, 8, 8)), ("picks", np.float32, (4, 2))])
-    with pytest.raises(ConfigError, match="not the fields image, picks; --algo pick chooses among picks"):
-        SAC(SMALL, dataclasses.replace(SPEC, obs_shape=(), obs_dtype=record), 1, seed=0)
+    with pytest.raises(
+        ConfigError,
+        match="not the fields image, picks; --algo pick chooses",
+    ):
+        sac_of(SMALL, dataclasses.replace(SPEC, obs_shape=(), obs_dtype=record), 1, seed=0)
 
 
 def test_the_version_of_the_policy_counts_updates_also_after_loading() -> None:
-    sac, other, source = SAC(SMALL, SPEC, 1, seed=0), SAC(SMALL, SPEC, 1, seed=0), batches(16)
+    sac, other, source = sac_of(SMALL, SPEC, 1, seed=0), sac_of(SMALL, SPEC, 1, seed=0), batches(16)
     for _ in range(3):
         sac.update(next(source))
     other.load(sac.state())

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from roboloop.algos.sac.config import MTSACConfig
-from roboloop.algos.sac.objectives import ExampleTerms
-from roboloop.algos.sac.sac import SAC
+from roboloop.algos.mtsac.config import MTSACConfig
+from roboloop.algos.mtsac.mtsac import MultiTaskSAC
+from roboloop.algos.mtsac.objectives import ExampleTerms
 from roboloop.core.types import Batch
 from tests.algos.test_multitask_sac import SMALL, SPEC, K, batches
 from tests.algos.test_sac import assert_same_bits
@@ -25,17 +25,19 @@ TERMS = {
 CAPS = [0.05, 0.0, -0.05]
 
 
-def sac_with(terms: ExampleTerms, **changes: Any) -> SAC:
-    return SAC(dataclasses.replace(SMALL, **changes), SPEC, 1, seed=0, examples=terms)
+def sac_with(terms: ExampleTerms, **changes: Any) -> MultiTaskSAC:
+    return MultiTaskSAC(dataclasses.replace(SMALL, **changes), SPEC, 1, seed=0, examples=terms)
 
 
 def is_example() -> Any:
     return np.tile(np.arange(4) < M, 2 * K)
 
 
-def gradients(sac: SAC, batch: Batch, phases: tuple[str, ...] = ("critic_gradients", "actor_gradients")) -> Any:
+def gradients(
+    sac: MultiTaskSAC, batch: Batch, phases: tuple[str, ...] = ("critic_gradients", "actor_gradients")
+) -> Any:
     """Return the gradients of critics and actor with the noise of a fresh learner; nothing moves."""
-    sac._noise_rng = SAC(SMALL, SPEC, 1, seed=0)._noise_rng
+    sac._noise_rng = MultiTaskSAC(SMALL, SPEC, 1, seed=0)._noise_rng
     sac._host["value_cap"][:] = CAPS
     sac._load_batch(batch)
     sac._pool.run(phases)
@@ -145,7 +147,7 @@ def test_examples_for_ever_are_worth_what_the_bounds_say() -> None:
         hidden=(32,), head_hidden=(32,), batch_size=96, gamma=0.5, tau=0.1, critic_lr=3e-3, alpha=0.0, processes=1,
         reward_scale=0.5,
     )  # fmt: skip
-    sac = SAC(cfg, SPEC, 1, seed=0, examples=ExampleTerms(8, penalty=10.0))
+    sac = MultiTaskSAC(cfg, SPEC, 1, seed=0, examples=ExampleTerms(8, penalty=10.0))
     marks = np.tile(np.arange(16) < 8, 2 * K)
     one_hot = np.repeat(np.eye(K, dtype=np.float32), 32, axis=0)
     obs = np.concatenate((np.where(marks, 1.0, -1.0)[:, None] * np.ones((96, 5)), one_hot), 1).astype(np.float32)

@@ -13,7 +13,8 @@ import pytest
 from roboloop.algos.learner import shards
 from roboloop.algos.learner.shards import HelperDied, ShardPool
 from roboloop.algos.learner.undo import Undo
-from roboloop.algos.sac.sac import SAC
+from roboloop.algos.mtsac.mtsac import MultiTaskSAC
+from roboloop.algos.sac.sac import make_sac
 from roboloop.core.types import Algorithm, Metrics
 from tests.algos import (
     test_imitation,
@@ -57,19 +58,20 @@ class Learning:
 def sac(**change: Any) -> Callable[[int], Learning]:
     cfg = dataclasses.replace(test_sac.SMALL, **change)
     return lambda p: Learning(
-        SAC(dataclasses.replace(cfg, processes=p), test_sac.SPEC, 1, seed=0), test_sac.batches(16)
+        make_sac(dataclasses.replace(cfg, processes=p), test_sac.SPEC, 1, seed=0), test_sac.batches(16)
     )
 
 
 def pixel_sac(processes: int) -> Learning:
     cfg = dataclasses.replace(test_pixel_sac.SMALL, processes=processes)
-    return Learning(SAC(cfg, test_pixel_sac.RECORD, 1, seed=0), test_pixel_sac.batches(test_pixel_sac.RECORD))
+    return Learning(make_sac(cfg, test_pixel_sac.RECORD, 1, seed=0), test_pixel_sac.batches(test_pixel_sac.RECORD))
 
 
 def mtsac(net: str) -> Callable[[int], Learning]:
     cfg = dataclasses.replace(test_multitask_sac.NETS[net], task_weights="temperature", normalize_obs=True)
     return lambda p: Learning(
-        SAC(dataclasses.replace(cfg, processes=p), test_multitask_sac.SPEC, 1, seed=0), test_multitask_sac.batches()
+        MultiTaskSAC(dataclasses.replace(cfg, processes=p), test_multitask_sac.SPEC, 1, seed=0),
+        test_multitask_sac.batches(),
     )
 
 
@@ -162,12 +164,12 @@ def test_a_helper_lost_in_any_phase_of_any_algorithm_leaves_no_trace(kind, threa
     phases = KINDS[kind](1).phases
     deaths = [Death(phase, way) for phase in phases for way in ("before", "half")]
     said = assert_unharmed(KINDS[kind], deaths, tmp_path / "plan", 2 * len(deaths) + 1)
-    assert [re.search(r"during '(\w+)'", line)[1] for line in said] == [death.phase for death in deaths]
+    assert [re.search(r"during '([\w/]+)'", line)[1] for line in said] == [death.phase for death in deaths]
 
 
 @pytest.mark.parametrize("shard", [1, 3])
 def test_of_several_shards_only_the_unfinished_ones_are_done_again(shard, threads, tmp_path):
-    deaths = [Death("critic_step", "half", shard=shard), Death("actor_step", "before", shard=shard)]
+    deaths = [Death("critic_loss/move", "half", shard=shard), Death("actor_loss/move", "before", shard=shard)]
     assert len(assert_unharmed(KINDS["sac-four-shards"], deaths, tmp_path / "plan", 6)) == 2
 
 
@@ -185,7 +187,7 @@ def test_two_helpers_lost_in_one_update_leave_no_trace(threads, tmp_path, monkey
     monkeypatch.setattr(shards, "usable_processes", lambda wanted, *_: 3 if wanted > 1 else 1)
     make = sac(shards=3, batch_size=24)
     alone, together = (dataclasses.replace(make(p), source=test_sac.batches(24)) for p in (1, 3))
-    deaths = [Death("critic_step", "half", shard=1), Death("critic_step", "half", shard=2)]
+    deaths = [Death("critic_loss/move", "half", shard=1), Death("critic_loss/move", "half", shard=2)]
     doom(together.pool, tmp_path / "plan", deaths)
     together.pool.wait_until_ready()
     for _ in range(3):
@@ -199,7 +201,7 @@ def test_two_helpers_lost_in_one_update_leave_no_trace(threads, tmp_path, monkey
 def test_without_the_copy_a_death_in_mid_change_would_show(threads, tmp_path, monkeypatch):
     monkeypatch.setattr(Undo, "restore", lambda self, phase: None)
     with pytest.raises(AssertionError):
-        assert_unharmed(KINDS["sac"], [Death("critic_step", "half")], tmp_path / "plan", 3)
+        assert_unharmed(KINDS["sac"], [Death("critic_loss/move", "half")], tmp_path / "plan", 3)
 
 
 @pytest.mark.parametrize("kind", ["sac-pixels", "bc"])
@@ -234,7 +236,7 @@ def test_a_killed_and_a_stopped_process_leave_no_trace(kind, tmp_path, monkeypat
 def test_helpers_lost_too_often_end_the_run_in_one_line(threads, tmp_path, monkeypatch):
     monkeypatch.setattr(shards, "MOST_LOSSES", 2)
     with pytest.raises(HelperDied, match="3 lost update helpers are too many") as lost:
-        assert_unharmed(KINDS["sac"], [Death("actor_step", "before", lives=0)] * 3, tmp_path / "plan", 9)
+        assert_unharmed(KINDS["sac"], [Death("actor_loss/move", "before", lives=0)] * 3, tmp_path / "plan", 9)
     assert lost.value.exit_code == 7
     assert "\n" not in str(lost.value)
 

@@ -4,7 +4,7 @@ import pytest
 
 from roboloop.algos.policy import UniformPolicy
 from roboloop.algos.sac.config import SACConfig
-from roboloop.algos.sac.sac import SAC
+from roboloop.algos.sac.sac import make_sac
 from roboloop.data.replay import Replay
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.registry import make
@@ -27,7 +27,7 @@ def test_sac_steers_the_point_to_its_goal(options, frame_stack):
     cfg = SACConfig(hidden=(32, 32), batch_size=64, processes=1, **rates, **options)
     shape = RolloutShape(make(CONFIG).spec, steps=1, num_envs=4, frame_stack=frame_stack)
     sampler = SerialSampler(lambda _: make(CONFIG), plans(4, 1, seed=0), shape)
-    algo = SAC(cfg, sampler.spec, frame_stack, seed=0)
+    algo = make_sac(cfg, sampler.spec, frame_stack, seed=0)
     store = Replay(20_000, sampler.spec, 4, algo.needs, seed=0)
     evaluator = Evaluator(lambda _: make(CONFIG), frame_stack, lanes=10)
     before = evaluator.run(algo.policy, Plan(20, 0, TEST))

@@ -10,6 +10,8 @@ from outside.td3 import TD3, TD3Config
 from outside.tqc import TQC, TQCConfig
 
 from roboloop.algos.learner.replay_learner import ReplayLearner
+from roboloop.algos.sac.config import SACConfig
+from roboloop.algos.sac.sac import SAC
 from tests.learner.standin import DEVICE, standin
 from tests.learner.toys import SPEC, Toy, ToyConfig, batch_of, numbers
 
@@ -17,6 +19,7 @@ from tests.learner.toys import SPEC, Toy, ToyConfig, batch_of, numbers
 SMALL = {"hidden": (16, 16), "batch_size": 8, "processes": 1, "shards": 1}
 LEARNERS = {
     "toy": (Toy, ToyConfig(max_grad_norm=0.01, shards=1)),
+    "sac": (SAC, SACConfig(net="residual", **SMALL)),
     "td3": (TD3, dataclasses.replace(TD3Config(), **SMALL)),
     "tqc": (TQC, dataclasses.replace(TQCConfig(), **SMALL)),
     "crossq": (CrossQ, dataclasses.replace(CrossQConfig(), critic_hidden=(16, 16), lr=1e-6, **SMALL)),

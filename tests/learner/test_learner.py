@@ -175,7 +175,7 @@ def test_choices_and_fields_are_refused():
     with pytest.raises(ConfigError, match="Toy needs continuous actions"):
         ReplayLearner(Toy, ToyConfig(), choices, 1, 0)
     fields = SPEC.__class__((), np.dtype([("picture", np.uint8, (3, 4, 4))]), (-1.0,), (1.0,), 100)
-    with pytest.raises(ConfigError, match="takes plain observations"):
+    with pytest.raises(ConfigError, match="Flat takes vectors, not pictures"):
         ReplayLearner(Flat, ToyConfig(), fields, 1, 0)
 
 

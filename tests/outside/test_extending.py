@@ -39,8 +39,8 @@ def test_the_algorithm_of_the_page_trains_shows_its_keys_and_resumes(tmp_path):
     assert done.returncode == 0, done.stderr
     run = tmp_path / "runs" / "default" / "Pendulum-v1" / "0"
     shown = with_path(tmp_path, *words, "--help").stdout
-    assert "--algo.hidden 64" in shown
-    assert "Width of both hidden layers." in shown
+    assert "--algo.hidden 64 64" in shown
+    assert "Widths of the hidden layers." in shown
     assert with_path(tmp_path, "eval", run, "--episodes", "1").returncode == 2  # nobody vouches for a saved name
     assert with_path(tmp_path, "eval", run, "--episodes", "1", "--trust").returncode == 0
     assert with_path(tmp_path, *words, "--runs-dir", "b", "--steps", "150").returncode == 0
@@ -113,16 +113,18 @@ def test_the_file_and_the_commands_of_the_page_work_in_the_folder_of_the_file(tm
         assert done.returncode == 0, (words, done.stdout, done.stderr)
 
 
-def test_the_network_of_the_page_takes_the_place_of_the_algorithms_own(tmp_path):
-    algorithm = file_of("Your own algorithm")
-    assert ", mlp, " in algorithm
-    own = algorithm.replace(", mlp, ", ", ").replace(
-        "import torch\n", "import torch\nfrom my_nets import residual as mlp\n"
+def test_the_network_of_the_page_trains_inside_sac_and_inside_the_algorithm_of_the_page(tmp_path):
+    algorithm, actor = file_of("Your own algorithm"), "self.actor = mlp([self.obs_dim, *hidden, self.action_dim])"
+    assert actor in algorithm
+    own = "from my_nets import residual\n" + algorithm.replace(
+        actor, "self.actor = residual(self.obs_dim, self.action_dim, self.cfg)"
     )
     (tmp_path / "my_ddpg.py").write_text(own)
     (tmp_path / "my_nets.py").write_text(file_of("Your own network"))
-    done = with_path(tmp_path, "train", "--algo", "my_ddpg:SPEC", "--env", "gym/Pendulum-v1", *SMALL)
-    assert done.returncode == 0, done.stderr
+    words = ("train", "--env", "gym/Pendulum-v1", *SMALL, "--algo.hidden", "8", "8")
+    for algo in (("--algo", "my_ddpg:SPEC"), ("--algo.net", "my_nets:residual", *SAC[2:])):
+        done = with_path(tmp_path, *words, *algo, "--experiment", algo[1].replace(":", "-"))
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(("title", "example"), [("Several cameras", "cameras"), (VECTOR, "vec")])

@@ -11,6 +11,11 @@ from outside.tqc import TQC, TQCConfig
 
 from roboloop.algos.learner.replay_learner import ReplayLearner
 from roboloop.algos.policy import UniformPolicy
+from roboloop.algos.sac import sac
+from roboloop.algos.sac.config import SACConfig
+from roboloop.algos.spec import Setup
+from roboloop.core.errors import DataError
+from roboloop.core.vouched import vouched
 from roboloop.data.replay import Replay
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.registry import make
@@ -82,3 +87,36 @@ def test_with_two_workers_resumed_is_never_stopped_and_its_policy_is_evaluated_a
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert json.loads((tmp_path / "policy.json").read_text())["parity"]["max_difference"] < 1e-4
+
+
+def test_a_network_of_30_lines_trains_inside_sac_by_a_flag_with_workers_and_two_processes(tmp_path):
+    assert len((ROOT / "examples/outside/outside/simba.py").read_text().splitlines()) <= 30
+    words = ("--algo.net", "outside.simba:residual", "--algo.hidden", "16", "16", "--algo.batch-size", "16")
+    short = ("--env", "gym/Pendulum-v1", "--env.max-episode-steps", "40", "--env.eval-max-episode-steps", "40")
+    runs = [
+        kit.train(tmp_path / str(i), "Pendulum-v1", *kit.SMALL, *short, *words, "--steps", "300", *TWO_WORKERS, *more)
+        for i, more in enumerate(((), ("--sample.workers", "0", "--algo.processes", "1")))
+    ]
+    assert digest(runs[0]) == digest(runs[1])
+    assert "over 2 episodes" in roboloop("eval", runs[0], "--episodes", 2).stdout
+
+
+@pytest.mark.parametrize(
+    ("net", "message"),
+    [
+        ("resdual", "unknown network 'resdual'; did you mean 'residual'? (known: mlp, residual, or module:attr)"),
+        ("outside.simba:residul", "algo.net 'outside.simba:residul': module outside.simba has no 'residul'"),
+    ],
+)
+def test_a_wrong_network_is_one_line(net, message):
+    done = roboloop("train", "--env", "gym/Pendulum-v1", "--algo.net", net)
+    assert (done.returncode, done.stderr) == (2, f"roboloop: {message}\n")
+
+
+def test_a_network_that_only_a_saved_run_names_is_not_imported():
+    config = dataclasses.replace(SACConfig(), net="stranger:network")
+    setup = Setup(config, make(POINT).spec, POINT, 1, 0, "cpu", None)
+    vouched.take(["eval", "run"])
+    for use in (sac.make, lambda s: sac.load_policy(s, {"policy": {}})):
+        with pytest.raises(DataError, match=r"^algo.net 'stranger:network' is neither of roboloop nor of an installed"):
+            use(setup)

@@ -16,11 +16,12 @@ pytest.importorskip("onnxruntime")
 
 from roboloop import cli  # noqa: E402
 from roboloop.algos import graph  # noqa: E402
+from roboloop.algos.mtsac.mtsac import MultiTaskSAC  # noqa: E402
 from roboloop.algos.policy import UniformPolicy, in_bounds  # noqa: E402
 from roboloop.algos.ppo.config import PPOConfig  # noqa: E402
 from roboloop.algos.ppo.ppo import PPO  # noqa: E402
 from roboloop.algos.sac.config import SACConfig  # noqa: E402
-from roboloop.algos.sac.sac import SAC  # noqa: E402
+from roboloop.algos.sac.sac import make_sac  # noqa: E402
 from roboloop.core.errors import ConfigError  # noqa: E402
 from roboloop.core.types import Array, EnvSpec, PortablePolicy  # noqa: E402
 from roboloop.run.export import PARITY_LIMIT, OnnxPolicy  # noqa: E402
@@ -88,7 +89,7 @@ def assert_exported_acts_alike(policy: PortablePolicy, spec: EnvSpec, frames: in
 @pytest.mark.parametrize("layer_norm", [False, True])
 def test_sac(normalize_obs, layer_norm):
     cfg = SACConfig(hidden=(16, 12), batch_size=16, processes=1, normalize_obs=normalize_obs, layer_norm=layer_norm)
-    sac, source = SAC(cfg, SPEC, 1, seed=0), transitions(16)
+    sac, source = make_sac(cfg, SPEC, 1, seed=0), transitions(16)
     for _ in range(3):
         sac.update(next(source))
     assert_exported_acts_alike(sac.policy, SPEC)
@@ -96,13 +97,13 @@ def test_sac(normalize_obs, layer_norm):
 
 @pytest.mark.parametrize(("spec", "frames"), [(DOUBLES, 1), (DOUBLES, 3), (UNITS, 2)])
 def test_sac_of_other_types_shapes_stacks_and_bounds(spec, frames):
-    sac = SAC(SACConfig(hidden=(16,), batch_size=16, processes=1), spec, frames, seed=0)
+    sac = make_sac(SACConfig(hidden=(16,), batch_size=16, processes=1), spec, frames, seed=0)
     assert_exported_acts_alike(shaken(sac.policy), spec, frames)
 
 
 @pytest.mark.parametrize(("spec", "frames"), [(pixel_sac.PLAIN, 1), (pixel_sac.PLAIN, 3), (pixel_sac.RECORD, 2)])
 def test_sac_that_sees(spec, frames):
-    sac = SAC(dataclasses.replace(pixel_sac.SMALL, normalize_obs=True), spec, frames, seed=0)
+    sac = make_sac(dataclasses.replace(pixel_sac.SMALL, normalize_obs=True), spec, frames, seed=0)
     for batch in itertools.islice(pixel_sac.batches(spec, frames=frames), 3):
         sac.update(batch)
     assert_exported_acts_alike(shaken(sac.policy), spec, frames)
@@ -143,12 +144,12 @@ def test_behaviour_cloning(spec):
 
 
 def test_one_network_for_several_tasks_and_none_with_heads_or_modules():
-    plain = SAC(multitask_sac.NETS["plain"], multitask_sac.SPEC, 1, seed=0)
+    plain = MultiTaskSAC(multitask_sac.NETS["plain"], multitask_sac.SPEC, 1, seed=0)
     plain.update(next(multitask_sac.batches()))
     assert_exported_acts_alike(shaken(plain.policy), multitask_sac.SPEC)
     for net in ("heads", "soft"):
         with pytest.raises(ConfigError, match=r"only one with algo\.net 'plain' can"):
-            graph.onnx_model(SAC(multitask_sac.NETS[net], multitask_sac.SPEC, 1, seed=0).policy)
+            graph.onnx_model(MultiTaskSAC(multitask_sac.NETS[net], multitask_sac.SPEC, 1, seed=0).policy)
 
 
 def test_what_cannot_be_exported_is_named():
@@ -198,7 +199,7 @@ def test_memory_is_carried_through_the_parity_check(tiny, tmp_path):
 
 
 def test_a_policy_that_acts_otherwise_is_not_written(run, tmp_path, capsys, monkeypatch):
-    other = SAC(SACConfig(hidden=(8,), processes=1), dataclasses.replace(UNITS, obs_shape=(3,), action_low=(-2.0,),
+    other = make_sac(SACConfig(hidden=(8,), processes=1), dataclasses.replace(UNITS, obs_shape=(3,), action_low=(-2.0,),
                 action_high=(2.0,)), 2, seed=5)  # fmt: skip
     model = graph.onnx_model(shaken(other.policy))
     monkeypatch.setattr(graph, "onnx_model", lambda policy: model)

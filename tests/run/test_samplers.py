@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import pytest
 
-from roboloop.algos.sac.sac import SAC as SAC_ALGORITHM
+from roboloop.algos.learner.replay_learner import ReplayLearner
 from roboloop.core.config import override
 from roboloop.core.errors import ConfigError
 from roboloop.run.background import BackgroundEvaluator
@@ -138,8 +138,8 @@ def test_training_goes_on_while_an_evaluation_runs_in_the_background(tiny, monke
     for name in ("begin", "result"):
         real = getattr(BackgroundEvaluator, name)
         monkeypatch.setattr(BackgroundEvaluator, name, lambda *a, n=name, r=real: (order.append(n), r(*a))[1])
-    real_update = SAC_ALGORITHM.update
-    monkeypatch.setattr(SAC_ALGORITHM, "update", lambda *a: (order.append("update"), real_update(*a))[1])
+    real_update = ReplayLearner.update
+    monkeypatch.setattr(ReplayLearner, "update", lambda *a: (order.append("update"), real_update(*a))[1])
     train(
         tiny(eval={"every_steps": 150, "episodes": 2, "background": True}, checkpoint={"every_steps": 0, "every_s": 0})
     )

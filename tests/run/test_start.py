@@ -30,7 +30,8 @@ def config(runs: str, **changes) -> Experiment:
 
 
 def net(state: dict) -> dict[str, np.ndarray]:
-    return {name: np.asarray(value) for name, value in state["policy"]["net"].items()}
+    policy = state["policy"]
+    return {name: np.asarray(value) for name, value in (policy.get("weights") or policy["net"]).items()}
 
 
 @pytest.fixture(scope="module", params=ALGOS, ids=list(ALGOS))

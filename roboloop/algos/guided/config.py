@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Literal
 from roboloop.algos.gail.discriminator_config import DiscriminatorConfig
 from roboloop.algos.guided.schedulers import ScheduleConfig, WeightedSchedule, check_schedule
 from roboloop.algos.limits import not_negative, within_one
-from roboloop.algos.sac.config import MTSACConfig, SACConfig, SACSettings
+from roboloop.algos.mtsac.config import MTSACConfig
+from roboloop.algos.sac.config import SACConfig, SACSettings
 from roboloop.algos.spec import AlgorithmSpec
 from roboloop.core.errors import ConfigError
 from roboloop.core.tasks import task_index

@@ -16,9 +16,9 @@ from roboloop.algos.gail.losses import EpisodeCounts
 from roboloop.algos.guided.config import AdversarialSettings, ExampleSettings, GuidedSettings, IntentionSettings
 from roboloop.algos.guided.intention_policy import IntentionPolicy, as_set, showing_task
 from roboloop.algos.guided.teachers import DiscriminatorReward, EnvReward, ExampleReward, Formula, RewardSource, Teacher
+from roboloop.algos.mtsac.mtsac import MultiTaskSAC, refuse_what_it_cannot_take
+from roboloop.algos.mtsac.objectives import NO_EXAMPLES, ExampleTerms
 from roboloop.algos.policy import ActorPolicy
-from roboloop.algos.sac.objectives import NO_EXAMPLES, ExampleTerms
-from roboloop.algos.sac.sac import SAC, refuse_what_it_cannot_take
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, Batch, BatchSpec, EnvSpec, Metrics, Rollout, State
 from roboloop.data.experts import ExpertBuffer
@@ -31,7 +31,7 @@ Newest = Callable[[int, int], Batch]
 class GuidedPlay:
     """The Algorithm: ``update`` asks the teacher what a batch is worth to each task, and has SAC learn from that."""
 
-    def __init__(self, rl: SAC, teacher: Teacher, policy: ActorPolicy | IntentionPolicy) -> None:
+    def __init__(self, rl: MultiTaskSAC, teacher: Teacher, policy: ActorPolicy | IntentionPolicy) -> None:
         self._rl, self._teacher, self.policy = rl, teacher, policy
         self._is_set = isinstance(policy, IntentionPolicy)
         self.num_updates = 0
@@ -120,13 +120,13 @@ def make_guided(
         raise ConfigError("guided play learns from one vector, not from pictures or other fields")
     teacher = make_teacher(cfg, spec, tasks, told_by, seed)
     if not isinstance(cfg, IntentionSettings):
-        rl = SAC(cfg.sac, spec, 1, seed, device)
+        rl = MultiTaskSAC(cfg.sac, spec, 1, seed, device)
         return GuidedPlay(rl, teacher, rl.policy)
     terms = NO_EXAMPLES
     if isinstance(cfg, ExampleSettings):
         terms = ExampleTerms(cfg.num_examples // cfg.sac.shards, cfg.loss, cfg.penalty)
     sac = dataclasses.replace(cfg.sac, batch_size=len(tasks) * cfg.batch_size)
-    rl = SAC(sac, as_set(spec, tasks), 1, seed, device, terms)
+    rl = MultiTaskSAC(sac, as_set(spec, tasks), 1, seed, device, terms)
     return GuidedPlay(rl, teacher, IntentionPolicy(rl.policy, cfg.schedule, tasks, spec.max_episode_steps, seed))
 
 

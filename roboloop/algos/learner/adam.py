@@ -23,6 +23,8 @@ class Adam:
     beta1: float = BETA1
     beta2: float = BETA2
     eps: float = EPS
+    scheduled: bool = True
+    """Whether the step size follows ``lr_schedule``."""
 
 
 class FlatAdam:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ from roboloop.algos.learner.adam import Adam
 from roboloop.algos.limits import above_zero
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import EnvSpec
+from roboloop.nets.observations import Fields
 
 Loss = tuple[Tensor, dict[str, Tensor]]
 """A number to make small, and what there is to log."""
@@ -52,8 +52,8 @@ class Learner(nn.Module):
     def __init__(self, cfg: Any, spec: EnvSpec, frame_stack: int = 1) -> None:
         super().__init__()
         self.cfg, self.spec, self.frame_stack = cfg, spec, frame_stack
-        self.obs_dim = frame_stack * math.prod(spec.obs_shape)
-        self.action_dim = spec.action_dim
+        self.fields = Fields.of(spec, frame_stack)
+        self.obs_dim, self.action_dim = self.fields.vector_dim, spec.action_dim
         self.build()
 
     def build(self) -> None:

@@ -19,8 +19,10 @@ from roboloop.core.types import Array, Decision, State
 from roboloop.nets.flat import Layout, Views, clone, restore
 from roboloop.nets.normalize import FollowedNorm, Identity, Normalizer, normalizer_of
 
-MOST_TAPES = 8
+MOST_ACTS = 64
 """Numbers of rows for which the kernels of acting are kept."""
+RECORD_AT = 8
+"""At so many calls with one number of rows its kernels are recorded, which takes as long as some hundred calls."""
 
 
 class LearnerPolicy:
@@ -49,10 +51,10 @@ class LearnerPolicy:
     def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
         """Return actions ``[B, A]`` in the environment's units."""
         rows = len(obs)
-        seen = self.norm(np.asarray(obs, dtype=np.float32).reshape(rows, -1))
+        seen = self.norm(self.learner.fields.vector(obs, rows))
         noise = rng.standard_normal((rows, self.learner.action_dim), dtype=np.float32) if explore else None
         if (rows, explore) not in self._acts:
-            if len(self._acts) == MOST_TAPES:
+            if len(self._acts) == MOST_ACTS:
                 self._acts.clear()
             self._acts[rows, explore] = Act(self.learner, seen, noise, self._device)
         return Decision(self._scale.to_env(self._acts[rows, explore](seen, noise)), memory)
@@ -117,16 +119,17 @@ class Act:
         self._obs = torch.zeros(obs.shape)
         self._noise = None if noise is None else torch.zeros(noise.shape)
         self._action = torch.zeros(len(obs), learner.action_dim)
-        self._run = self._eager
-        if device.type == "cpu":
-            with contextlib.suppress(CannotReplay):
-                self._run = Tape(self._eager).run
+        self._run, self._calls = self._eager, 0
 
     def __call__(self, obs: Array, noise: Array | None) -> Array:
         """Return actions in [-1, 1]; they are overwritten by the next call."""
         self._obs.copy_(torch.from_numpy(obs))
         if self._noise is not None:
             self._noise.copy_(torch.from_numpy(noise))
+        self._calls += 1
+        if self._calls == RECORD_AT and self._device.type == "cpu":
+            with contextlib.suppress(CannotReplay):
+                self._run = Tape(self._eager).run
         self._run()
         action: Array = self._action.numpy()
         return action

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from roboloop.algos.learner.adam import MAX_ADAM_STEP
-from roboloop.algos.learner.config import LearnerConfig
 from roboloop.algos.learner.learner import Learner, Step, check_learner
 from roboloop.algos.learner.learning_rate import Scheduled
 from roboloop.algos.learner.policy import LearnerPolicy
@@ -19,20 +18,22 @@ from roboloop.algos.learner.staging import Given
 from roboloop.algos.learner.work import METRICS, LearnerShard, LearnerWork, lay
 from roboloop.algos.policy import ActionScale
 from roboloop.algos.spec import AlgorithmSpec, Setup
-from roboloop.core.errors import ConfigError
+from roboloop.core.errors import ConfigError, DataError
+from roboloop.core.fields import PICKS
 from roboloop.core.rng import derive, get_rng_state, set_rng_state, stream
-from roboloop.core.types import Array, Batch, BatchSpec, EnvSpec, Metrics, State
+from roboloop.core.types import Batch, BatchSpec, EnvSpec, Metrics, State
 from roboloop.nets.flat import Views, clone, restore
 from roboloop.nets.normalize import Identity, Normalizer, RunningNorm
 
-MakeLearner = Callable[[LearnerConfig, EnvSpec, int], Learner]
+MakeLearner = Callable[[Any, EnvSpec, int], Learner]
+"""From config, spec and frame stack; usually the class."""
 
 
 class ReplayLearner:
     """Runs a learner's steps on batches: ``update`` takes each that is due."""
 
     def __init__(
-        self, make: MakeLearner, cfg: LearnerConfig, spec: EnvSpec, frame_stack: int, seed: int, device: str = "cpu"
+        self, make: MakeLearner, cfg: Any, spec: EnvSpec, frame_stack: int, seed: int, device: str = "cpu"
     ) -> None:
         cfg.check()
         if device != "cpu":  # there, kernels are wide: one shard has half as many
@@ -44,7 +45,8 @@ class ReplayLearner:
             learner = make(cfg, spec, frame_stack)
         check_learner(learner)
         refuse_what_it_cannot_take(learner, spec)
-        self._steps = learner.steps()
+        self._steps, self._fields = learner.steps(), learner.fields
+        self._phases = tuple(phase for step in self._steps for phase in phases_of(step))
         row = {"obs": (learner.obs_dim,), "next_obs": (learner.obs_dim,), "action": (spec.action_dim,)}
         inputs = {**row, "reward": (), "discount": ()}
         work = LearnerWork(learner, cfg.batch_size // cfg.shards, inputs)
@@ -70,9 +72,9 @@ class ReplayLearner:
         due = [step for step in self._steps if self.num_updates % step.every == 0]
         self._load_batch(batch)
         for step in due:
-            for name in step.of:
+            for name, adam in step.of.items():
                 self._given.arrays[f"{name}/step"][0] = min(self.num_updates // step.every + 1, MAX_ADAM_STEP)
-                self._given.arrays[f"{name}/lr"][0] = self._lr_scale.at(self.progress)
+                self._given.arrays[f"{name}/lr"][0] = self._lr_scale.at(self.progress) if adam.scheduled else 1.0
         self._given.send()
         self._pool.run([phase for step in due for phase in phases_of(step)])
         self.num_updates += 1
@@ -89,8 +91,8 @@ class ReplayLearner:
         return metrics
 
     def _load_batch(self, batch: Batch) -> None:
-        put = self._given.put
-        obs, next_obs = (torch_ready(o).reshape(self.cfg.batch_size, -1) for o in (batch.obs, batch.next_obs))
+        put, rows = self._given.put, self.cfg.batch_size
+        obs, next_obs = (self._fields.vector(o, rows) for o in (batch.obs, batch.next_obs))
         self._norm.update(obs)
         put("inputs/obs", self._norm(obs))
         put("inputs/next_obs", self._norm(next_obs))
@@ -122,6 +124,8 @@ class ReplayLearner:
 
     def load(self, state: State) -> None:
         """Restore what ``state`` returned: the next update is then the one that would have come."""
+        if "modules" not in state:
+            raise DataError("an earlier version saved this run: its policy can be used, but its training cannot go on")
         self._policy.load(state["policy"])
         restore(self._others(), state["modules"], "modules")
         for name, views in self._moments().items():
@@ -148,18 +152,16 @@ def phases_of(step: Step) -> list[str]:
     return [f"{step.loss}/{phase}" for phase in ("gradients", *["sum"] * limited, "move")]
 
 
-def torch_ready(values: Array) -> Array:
-    """Return float32 rows."""
-    return values.astype("float32", copy=False)
-
-
 def refuse_what_it_cannot_take(learner: Learner, spec: EnvSpec) -> None:
-    """Raise ConfigError for choices, and for observations with named fields."""
+    """Raise ConfigError for choices, picks and pictures."""
     kind = type(learner).__name__
     if not spec.is_continuous:
         raise ConfigError(f"{kind} needs continuous actions; PPO takes choices: --algo ppo")
-    if spec.obs_dtype.names is not None:
-        raise ConfigError(f"{kind} takes plain observations, not the fields {', '.join(spec.obs_dtype.names)}")
+    names = spec.obs_dtype.names or ()
+    if PICKS in names:
+        raise ConfigError(f"{kind} takes vectors, not the fields {', '.join(names)}; --algo pick chooses among picks")
+    if learner.fields.pictures:
+        raise ConfigError(f"{kind} takes vectors, not pictures; SAC and PPO take both: --algo sac")
 
 
 def _make(learner: MakeLearner, setup: Setup) -> ReplayLearner:

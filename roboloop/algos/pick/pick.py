@@ -9,11 +9,11 @@ import dataclasses
 import math
 from typing import Protocol
 
+from roboloop.algos.mtsac.mtsac import MultiTaskSAC
 from roboloop.algos.pick.config import PickConfig
 from roboloop.algos.pick.picks import PickLayout, at
 from roboloop.algos.pick.policy import JointPolicy, PickOptions, PickPolicy
 from roboloop.algos.policy import ActorPolicy
-from roboloop.algos.sac.sac import SAC
 from roboloop.algos.spec import Setup
 from roboloop.core.fields import PICKS
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
@@ -83,7 +83,7 @@ class Unaided:
 class PickAndPlace:
     """The Algorithm: ``update`` shows a batch to SAC as its view has it."""
 
-    def __init__(self, rl: SAC, view: PickView, policy: AnyPickPolicy) -> None:
+    def __init__(self, rl: MultiTaskSAC, view: PickView, policy: AnyPickPolicy) -> None:
         self._rl, self._view, self.policy = rl, view, policy
         self.num_updates = 0
         self.progress = 0.0
@@ -148,12 +148,12 @@ def make_pick(cfg: PickConfig, spec: EnvSpec, seed: int, device: str = "cpu") ->
     """Return the algorithm of a config."""
     picks = PickLayout.of(spec)
     if cfg.places_only:
-        rl = SAC(cfg.sac, picks.placing(spec, cfg.pick_copies), 1, seed, device)
+        rl = MultiTaskSAC(cfg.sac, picks.placing(spec, cfg.pick_copies), 1, seed, device)
         policy = PickPolicy(rl.policy, spec, habit_of(cfg), rl.critic_weights)
         return PickAndPlace(rl, Placing(picks, cfg.pick_copies, seed), policy)
     kind = actor_kind(cfg, picks)
     sac = dataclasses.replace(cfg.sac, target_entropy=target_entropy(cfg, picks, spec))
-    rl = SAC(sac, picks.unaided(spec), 1, seed, device, actor=kind)
+    rl = MultiTaskSAC(sac, picks.unaided(spec), 1, seed, device, actor=kind)
     return PickAndPlace(rl, Unaided(picks), JointPolicy(rl.policy, spec))
 
 

@@ -1,265 +1,105 @@
-"""Soft actor-critic (arXiv:1812.05905): twin critics, learned temperature, gradients of a batch computed in shards.
-
-Of one task or of several: then a batch lies task by task, each task has its own temperature, and the config says what
-the networks share (``docs/algorithms/mtsac.md``). From vectors or from pictures: then actor and critics share
-convolutions (``docs/algorithms/pixel-sac.md``).
-"""
+"""Soft actor-critic (arXiv:1812.05905): twin critics, learned temperature; equations of the paper."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 
-import numpy as np
 import torch
+from torch import Tensor, nn
 
-from roboloop.algos.learner.adam import MAX_ADAM_STEP
-from roboloop.algos.learner.learning_rate import Scheduled
-from roboloop.algos.learner.shards import ShardPool
-from roboloop.algos.policy import ActionScale, ActorPolicy
-from roboloop.algos.sac.config import MTSACConfig, SACConfig, SACSettings
-from roboloop.algos.sac.losses import task_weights
-from roboloop.algos.sac.multitask import make_reward_scale, tasks_of
-from roboloop.algos.sac.objectives import NO_EXAMPLES, ExampleTerms
-from roboloop.algos.sac.shard import SACShape
-from roboloop.algos.sac.temperature import FixedTemperature, LearnedTemperature, Temperature
+from roboloop.algos.learner.adam import Adam
+from roboloop.algos.learner.learner import Learner, Loss, Rows, Step, target_of
+from roboloop.algos.learner.policy import LearnerPolicy
+from roboloop.algos.learner.replay_learner import ReplayLearner
+from roboloop.algos.sac.config import SACConfig
 from roboloop.algos.spec import Setup
-from roboloop.core.errors import ConfigError
-from roboloop.core.fields import PICKS
-from roboloop.core.rng import get_rng_state, set_rng_state, stream
-from roboloop.core.types import Array, Batch, BatchSpec, EnvSpec, Metrics, State
-from roboloop.nets.actors import PLAIN, ActorKind
-from roboloop.nets.conv import ConvSpec
-from roboloop.nets.flat import Layout, Views, clone, restore, under
-from roboloop.nets.mlp import initialise
-from roboloop.nets.normalize import Identity, Normalizer, RunningNorm
+from roboloop.core.types import Algorithm, EnvSpec, PortablePolicy, State
+from roboloop.core.vouched import check_module
+from roboloop.nets.modules import Ensemble, make_net, tanh_gaussian
 from roboloop.nets.observations import Fields
-from roboloop.nets.vision import VisionSpec, conv_name
-
-NETS = ("critics", "targets")
-"""Networks that only training needs; the actor is saved with the policy, which can be loaded alone."""
-MOMENTS = {"actor": ("actor_m", "actor_v"), "critics": ("critics_m", "critics_v")}
-INPUTS = (
-    "obs_pair", "noise_pair", "action", "reward", "discount", "alpha", "weight", "value_cap", "step",
-    "lr_scale",
-)  # fmt: skip
 
 
-class SAC:
-    """The Algorithm: ``update`` takes one step of critics, actor, temperature and targets."""
+class SAC(Learner):
+    """Actor, critics with their targets, and the temperature that holds the actor's entropy."""
 
-    def __init__(
-        self,
-        cfg: SACSettings,
-        spec: EnvSpec,
-        frame_stack: int,
-        seed: int,
-        device: str = "cpu",
-        examples: ExampleTerms = NO_EXAMPLES,
-        actor: ActorKind = PLAIN,
-    ) -> None:
-        cfg.check()
-        refuse_what_it_cannot_take(spec)
-        self.cfg = cfg
-        self._tasks = tasks_of(cfg, spec, frame_stack)
-        num_tasks = max(1, len(self._tasks))
-        self._fields = Fields.of(spec, frame_stack)
-        sight = make_sight(cfg, self._fields)
-        shift_px = make_shift_px(cfg, spec, sight)
-        self.needs = BatchSpec(cfg.batch_size, cfg.n_step, cfg.gamma, frame_stack, num_tasks, shift_px)
-        self._convs = sight.convs if sight else ()
-        self._shape = SACShape(cfg, self._fields.vector_dim, spec.action_dim, num_tasks, examples, self._convs, actor)
-        self._phases, self._names = self._shape.phases, self._shape.metrics
-        self._pool = ShardPool(self._shape, self._shape.memory().size, cfg.shards, cfg.processes, device)
-        self._mem = self._shape.views(self._pool.memory)
-        # what changes at each update is written through numpy: in place on the CPU, staged for other devices
-        self._host = {name: self._mem[name].cpu().numpy() for name in (*INPUTS, *self._shape.picture_names)}
-        self._layouts: dict[str, Layout] = {
-            "actor": self._shape.actor, "critics": self._shape.critics, "targets": self._shape.targets
-        }  # fmt: skip
-        for net, own in (("actor", "actor"), ("critics", "targets")):  # those that targets have too
-            initialise(self._layouts[own].views(self._mem[net]), stream(seed, f"sac-init-{net}"))
-        self._mem["targets"].copy_(self._mem["critics"][: len(self._mem["targets"])])
-        conv_rng = stream(seed, "sac-init-convolutions")
-        for i, conv in enumerate(self._convs):
-            conv.initialise(under(conv_name(i), self.critic_weights), conv_rng)
-        self._noise_rng = stream(seed, "sac-noise")
-        self._scale = ActionScale(spec)
-        self._temperatures = [make_temperature(cfg, spec.action_dim) for _ in range(num_tasks)]
-        self._scaled_reward = make_reward_scale(cfg, num_tasks)
-        obs_dim = self._shape.obs_dim
-        self._norm: Normalizer = RunningNorm(obs_dim) if cfg.normalize_obs and obs_dim else Identity()
-        weights = self._layouts["actor"].views(self._mem["actor"])
-        weights |= {name: self.critic_weights[name] for name in self._shape.conv_shapes}
-        self._policy = ActorPolicy(weights, spec, self._norm, sight, actor)
-        self._lr_scale = Scheduled(1.0, 0.0 if cfg.lr_schedule == "linear" else 1.0)
-        self.num_updates = 0
-        self.progress = 0.0
+    cfg: SACConfig
 
-    @property
-    def policy(self) -> ActorPolicy:
-        """The live policy: each update changes it."""
-        return self._policy
+    def build(self) -> None:
+        """Make the modules."""
+        cfg, pair = self.cfg, self.obs_dim + self.action_dim
+        self.actor = make_net(cfg, self.obs_dim, 2 * self.action_dim)
+        self.critics = Ensemble(lambda: make_net(cfg, pair, 1), cfg.num_critics)
+        self.target_critics = target_of(self.critics)
+        initial = cfg.initial_alpha if cfg.alpha is None else cfg.alpha
+        log_alpha = torch.tensor(math.log(initial) if initial else -math.inf)
+        self.log_alpha = nn.Parameter(log_alpha, requires_grad=cfg.alpha is None)
+        # Haarnoja's default is minus the number of action dimensions
+        self.target_entropy = -float(self.action_dim) if cfg.target_entropy is None else cfg.target_entropy
 
-    @property
-    def critic_weights(self) -> Views:
-        """The live critics, with the convolutions they share (``nets/vision.py``): each update changes them."""
-        return self._layouts["critics"].views(self._mem["critics"])
-
-    def update(self, batch: Batch, value_caps: Sequence[float] = ()) -> Metrics:
-        """Take one gradient step on a batch (algorithm 1 of the paper).
-
-        Where examples of success bound values, ``value_caps`` are the bounds of each task's other rows.
-        """
-        self._host["value_cap"][: len(value_caps)] = value_caps
-        self._load_batch(batch)
-        self._pool.run(self._phases)
-        self.num_updates += 1
-        self._policy.version = self.num_updates
-        metrics = dict(zip(self._names, self._mem["metrics"].sum(0).tolist(), strict=False))
-        entropies = (self._mem["entropy"].sum(0) * self._shape.num_tasks).tolist()
-        metrics["alpha"] = float(np.mean(self._alphas))
-        for task, alpha, entropy in zip(self._tasks, self._alphas, entropies, strict=False):
-            metrics |= {f"alpha/{task}": alpha, f"entropy/{task}": entropy}
-        if self._shape.examples.rows:
-            values = self._mem["example_value"].sum(0).tolist()
-            metrics |= {f"example_value/{task}": value for task, value in zip(self._tasks, values, strict=True)}
-        for temperature, entropy in zip(self._temperatures, entropies, strict=True):
-            temperature.update(entropy)
-        return metrics
-
-    @property
-    def _alphas(self) -> list[float]:
-        return [temperature.alpha for temperature in self._temperatures]
-
-    def _put(self, target: Array, rows: Array) -> None:
-        """Hand rows, which lie task by task, to the shards: each gets as many of each task."""
-        tasks, shards = self._shape.num_tasks, self.cfg.shards
-        parts = rows.reshape(tasks, shards, len(rows) // (tasks * shards), *rows.shape[1:]).swapaxes(0, 1)
-        np.copyto(target.reshape(parts.shape), parts)
-
-    def _load_batch(self, batch: Batch) -> None:
-        host = self._host
-        for which, seen in enumerate((batch.obs, batch.next_obs)):
-            self._load_pictures(seen, which)
-        obs, next_obs = (self._fields.vector(o, self.cfg.batch_size) for o in (batch.obs, batch.next_obs))
-        self._norm.update(obs)
-        self._put(host["obs_pair"][:, 0], self._norm(obs))
-        self._put(host["obs_pair"][:, 1], self._norm(next_obs))
-        self._put(host["action"], self._scale.to_unit(batch.action))
-        self._put(host["reward"], self._scaled_reward(batch.reward))
-        self._put(host["discount"], batch.discount)
-        # all noise is drawn here, so that the shards are pure functions of what they are given
-        self._noise_rng.standard_normal(out=host["noise_pair"], dtype=np.float32)
-        host["step"][0] = min(self.num_updates + 1, MAX_ADAM_STEP)
-        host["lr_scale"][0] = self._lr_scale.at(self.progress)
-        host["alpha"][:] = self._alphas
-        if isinstance(self.cfg, MTSACConfig) and self.cfg.task_weights == "temperature":
-            host["weight"][:] = task_weights(self._alphas)
-        if self._pool.memory.device.type != "cpu":
-            for name, values in host.items():
-                self._mem[name].copy_(torch.from_numpy(values))
-
-    def _load_pictures(self, obs: Array, which: int) -> None:
-        """Write the pictures of one of both states as blocks ``[shard, which, row, ...]``."""
-        for name, conv, picture in zip(self._shape.picture_names, self._convs, self._fields.pictures, strict=True):
-            pixels = self._fields.pixels(obs, self.cfg.batch_size, picture)
-            for shard, part in enumerate(np.split(pixels, self.cfg.shards)):
-                conv.to_blocks(part, self._host[name][shard, which])
-
-    def state(self) -> State:
-        """Return everything the next update depends on, as copies."""
-        state: State = {net: clone(self._layouts[net].views(self._mem[net])) for net in NETS}
-        for net, moments in MOMENTS.items():
-            state[f"{net}_adam"] = {m: clone(self._layouts[net].views(self._mem[m])) for m in moments}
-        state["policy"] = self._policy.state()
-        temperatures = [temperature.state() for temperature in self._temperatures]
-        state["temperature"] = temperatures if self._tasks else temperatures[0]
-        state["reward_scale"] = self._scaled_reward.state()
-        state["noise_rng"] = get_rng_state(self._noise_rng)
-        state["num_updates"] = self.num_updates
-        return state
-
-    def load(self, state: State) -> None:
-        """Restore what ``state`` returned: the next update is then the one that would have come."""
-        sources = {"actor": state["policy"]["net"]} | {net: state[net] for net in NETS}
-        layouts = dict(self._layouts)
-        for net, moments in MOMENTS.items():
-            for moment in moments:
-                sources[moment], layouts[moment] = state[f"{net}_adam"][moment], self._layouts[net]
-        for name, source in sources.items():
-            restore(layouts[name].views(self._mem[name]), source, name)
-        self._norm.load(state["policy"]["norm"])
-        temperatures = state["temperature"] if self._tasks else [state["temperature"]]
-        for temperature, saved in zip(self._temperatures, temperatures, strict=True):
-            temperature.load(saved)
-        self._scaled_reward.load(state.get("reward_scale", {}))
-        set_rng_state(self._noise_rng, state["noise_rng"])
-        self.num_updates = self._policy.version = int(state["num_updates"])
-
-    def wait_until_ready(self) -> None:
-        """Wait for the helper processes; for benchmarks, since training starts without them."""
-        self._pool.wait_until_ready()
-
-    def messages(self) -> list[str]:
-        """Return what happened to helper processes, one line each."""
-        return self._pool.messages()
-
-    def close(self) -> None:
-        """Stop the helper processes and release their memory."""
-        self._pool.close()
-
-
-def refuse_what_it_cannot_take(spec: EnvSpec) -> None:
-    """Raise ConfigError for actions that are choices, and for observations that offer picks."""
-    if not spec.is_continuous:
-        raise ConfigError("SAC needs continuous actions; PPO takes choices: --algo ppo")
-    names = spec.obs_dtype.names or ()
-    if PICKS in names:
-        raise ConfigError(
-            f"SAC takes pictures and vectors, not the fields {', '.join(names)}; --algo pick chooses among picks"
+    def steps(self) -> tuple[Step, ...]:
+        """Return algorithm 1: the critics' step, then that of actor and temperature."""
+        cfg = self.cfg
+        critics = {"critics": Adam(cfg.critic_lr, max_grad_norm=cfg.max_grad_norm)}
+        actor = {"actor": Adam(cfg.actor_lr, max_grad_norm=cfg.max_grad_norm)}
+        if cfg.alpha is None:
+            actor["log_alpha"] = Adam(cfg.alpha_lr, scheduled=False)
+        return (
+            Step("critic_loss", of=critics, follow={"target_critics": "critics"}, tau=cfg.tau),
+            Step("actor_loss", of=actor),
         )
 
+    def noise(self) -> dict[str, tuple[int, ...]]:
+        """Return what actions are drawn by, in this state and in the next."""
+        return {"now": (self.action_dim,), "next": (self.action_dim,)}
 
-def make_sight(cfg: SACSettings, fields: Fields) -> VisionSpec | None:
-    """Return how pictures are seen, or None where observations have none."""
-    if not fields.pictures:
-        return None
-    if not isinstance(cfg, SACConfig):
-        raise ConfigError("mtsac learns from vectors, not from pictures; SAC takes both: --algo sac")
-    convs = tuple(
-        ConvSpec(picture[1:], cfg.conv_channels, cfg.conv_kernels, cfg.conv_strides, 0, "relu")
-        for picture in fields.pictures
-    )
-    return VisionSpec(fields.frames, convs)
+    def critic_loss(self, batch: Rows, noise: Rows) -> Loss:
+        """Half the squared soft Bellman error, summed over critics (eqs. 2, 3 and 5).
 
+        ``discount`` is zero where the world ended, so truncation bootstraps and termination does not.
+        """
+        with torch.no_grad():
+            action, log_prob = tanh_gaussian(self.actor(batch.next_obs), noise.next)
+            next_q = self.target_critics(torch.cat((batch.next_obs, action), 1)).squeeze(2).amin(0)
+            target = batch.reward + batch.discount * (next_q - self.log_alpha.exp() * log_prob)
+        q = self.critics(torch.cat((batch.obs, batch.action), 1)).squeeze(2)
+        return 0.5 * (q - target).square().mean(1).sum(), {"q_mean": q.mean()}
 
-def make_shift_px(cfg: SACSettings, spec: EnvSpec, sight: VisionSpec | None) -> int:
-    """Return by how much sampled pictures are shifted."""
-    if sight is None or not isinstance(cfg, SACConfig):
-        return 0
-    for _, height, width in (conv.picture for conv in sight.convs):
-        if cfg.shift_px >= min(height, width):
-            raise ConfigError(f"shift_px {cfg.shift_px} leaves nothing of pictures of {height}x{width}: try 4")
-    if cfg.shift_px and spec.protocol.get("pick") == "point":
-        raise ConfigError("shift_px moves pictures and not the places picked in them: set it to 0")
-    return cfg.shift_px
+    def actor_loss(self, batch: Rows, noise: Rows) -> Loss:
+        """Eq. 9: alpha log pi - min Q; and eq. 18 in log space: more entropy than wanted lowers the temperature."""
+        action, log_prob = tanh_gaussian(self.actor(batch.obs), noise.now)
+        q = self.critics(torch.cat((batch.obs, action), 1)).squeeze(2).amin(0)
+        alpha, entropy = self.log_alpha.exp().detach(), -log_prob.mean()
+        loss = -alpha * entropy - q.mean()
+        said = {"actor_loss": loss, "entropy": entropy, "alpha": alpha}
+        if self.cfg.alpha is None:
+            loss = loss + self.log_alpha * (entropy.detach() - self.target_entropy)
+        return loss, said
 
-
-def make_temperature(cfg: SACSettings, action_dim: int) -> Temperature:
-    """Return the temperature that the config asks for; the default target is Haarnoja's -dim(A)."""
-    if cfg.alpha is not None:
-        return FixedTemperature(cfg.alpha)
-    target_entropy = -float(action_dim) if cfg.target_entropy is None else cfg.target_entropy
-    return LearnedTemperature(cfg.initial_alpha, target_entropy, cfg.alpha_lr)
+    def act(self, obs: Tensor, noise: Tensor | None) -> Tensor:
+        """Return drawn actions, or tanh(mean)."""
+        return tanh_gaussian(self.actor(obs), noise)[0]
 
 
-def make(setup: Setup) -> SAC:
+def make_sac(cfg: SACConfig, spec: EnvSpec, frame_stack: int, seed: int, device: str = "cpu") -> Algorithm:
+    """Return SAC; from pictures it is another class, which shares convolutions."""
+    if Fields.of(spec, frame_stack).pictures:
+        from roboloop.algos.mtsac.mtsac import MultiTaskSAC
+
+        return MultiTaskSAC(cfg, spec, frame_stack, seed, device)
+    return ReplayLearner(SAC, cfg, spec, frame_stack, seed, device)
+
+
+def make(setup: Setup) -> Algorithm:
     """Return SAC for a run."""
-    return SAC(setup.config, setup.spec, setup.frame_stack, setup.seed, setup.device)
+    check_module("algo.net", setup.config.net)
+    return make_sac(setup.config, setup.spec, setup.frame_stack, setup.seed, setup.device)
 
 
-def load_policy(setup: Setup, state: State) -> ActorPolicy:
+def load_policy(setup: Setup, state: State) -> PortablePolicy:
     """Return the policy of a saved state."""
-    policy = ActorPolicy.from_state(state["policy"], setup.spec)
-    policy.version = int(state["num_updates"])
-    return policy
+    check_module("algo.net", setup.config.net)
+    if "net" in state["policy"]:  # of pictures, or of a run from before there were learners
+        from roboloop.algos.mtsac import mtsac
+
+        return mtsac.load_policy(setup, state)
+    return LearnerPolicy.from_state(SAC(setup.config, setup.spec, setup.frame_stack), state)

@@ -8,8 +8,8 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from roboloop.algos.sac import example_losses
-from roboloop.algos.sac.losses import TensorMetrics, critic_loss, critic_loss_gradient, td_target
+from roboloop.algos.mtsac import example_losses
+from roboloop.algos.mtsac.losses import TensorMetrics, critic_loss, critic_loss_gradient, td_target
 
 
 @dataclass(frozen=True)

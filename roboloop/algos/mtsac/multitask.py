@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from roboloop.algos.limits import check_task_rows
-from roboloop.algos.sac.config import MTSACConfig, SACSettings
+from roboloop.algos.mtsac.config import MTSACConfig
+from roboloop.algos.sac.config import SACSettings
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, EnvSpec, State
 from roboloop.nets.normalize import RunningNorm

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
-from roboloop.algos.sac.losses import temperature_gradient
+from roboloop.algos.mtsac.losses import temperature_gradient
 from roboloop.core.types import State
 
 

@@ -12,9 +12,10 @@ from torch.nn.functional import pad
 from roboloop.algos.learner.adam import Adam
 from roboloop.algos.learner.gradient_step import GradientStep
 from roboloop.algos.learner.shards import stretch
-from roboloop.algos.sac.config import MTSACConfig, SACConfig, SACSettings
-from roboloop.algos.sac.losses import TensorMetrics, actor_loss, actor_loss_gradient
-from roboloop.algos.sac.objectives import NO_EXAMPLES, Bounded, Classifier, ExampleTerms, Objective, SoftBellman
+from roboloop.algos.mtsac.config import MTSACConfig
+from roboloop.algos.mtsac.losses import TensorMetrics, actor_loss, actor_loss_gradient
+from roboloop.algos.mtsac.objectives import NO_EXAMPLES, Bounded, Classifier, ExampleTerms, Objective, SoftBellman
+from roboloop.algos.sac.config import SACConfig, SACSettings
 from roboloop.core.config import override, to_dict
 from roboloop.nets.actors import PLAIN, ActorKind, ActorSpec, JointActor
 from roboloop.nets.conv import Convolutions, ConvSpec, conv_from_data
