@@ -77,6 +77,11 @@ UNSET = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_emp
 class NoDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Refuses kernels that draw random numbers."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keep torch from importing its compiler here, which takes a second."""
+        return False
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
 

@@ -246,7 +246,7 @@ class ShardLoss:
         grads = {f: g for n in step.of for f, g in weights.segment(n, mem[f"{n}/grad"][index]).items()}
         self._parameters, self._grads = [parameters[full] for full in grads], list(grads.values())
         self._metrics = mem["metrics"][index, place * METRICS : (place + 1) * METRICS]
-        self._share = torch.full((), 1.0 / len(mem["metrics"]), device=self._metrics.device)
+        self._share = 1.0 / len(mem["metrics"])
         self._tape: Tape | None = None
         self._count = 0
         self.names: tuple[str, ...] = ()
@@ -269,7 +269,8 @@ class ShardLoss:
         self.names = (self._loss.__name__, *metrics)
         if len(self.names) > METRICS:
             raise ConfigError(f"{self._name} returns {len(metrics)} metrics; {METRICS - 1} is the most")
-        found = torch.autograd.grad(loss, self._parameters, self._share, allow_unused=True)
+        # not as grad_outputs, for which torch imports sympy
+        found = torch.autograd.grad(self._share * loss, self._parameters, allow_unused=True)
         for grad, value in zip(self._grads, found, strict=True):
             if value is None:
                 grad.zero_()
