@@ -21,7 +21,8 @@ class GradientStep:
     def __init__(self, mem: Views, param: Tensor, index: int, adam: Adam) -> None:
         part = stretch(param.numel(), len(mem["grad"]), index)
         self._grads = list(mem["grad"][:, part])
-        self._grad = torch.empty_like(self._grads[0])
+        # the sum of one is itself, and may be shortened where it is
+        self._grad = self._grads[0] if len(self._grads) == 1 else torch.empty_like(self._grads[0])
         self._lr, self._squares, self._own_squares = mem["lr"], mem["squares"], mem["squares"][index]
         self._limit, self._lr_unit, self._is_summed = adam.max_grad_norm, adam.lr, False
         self._adam = FlatAdam(param[part], mem["m"][part], mem["v"][part], mem["step"][0], adam)

@@ -277,7 +277,7 @@ def stretch(size: int, parts: int, index: int) -> slice:
 def sum_in_order(grads: list[Tensor], total: Tensor) -> Tensor:
     """Write the sum to ``total``, added in order, so that it does not depend on who computed them."""
     if len(grads) == 1:
-        return total.copy_(grads[0])
+        return total if total is grads[0] else total.copy_(grads[0])
     torch.add(grads[0], grads[1], out=total)
     for grad in grads[2:]:
         total.add_(grad)

@@ -271,13 +271,16 @@ class ShardLoss:
             raise ConfigError(f"{self._name} returns {len(metrics)} metrics; {METRICS - 1} is the most")
         # not as grad_outputs, for which torch imports sympy
         found = torch.autograd.grad(self._share * loss, self._parameters, allow_unused=True)
-        for grad, value in zip(self._grads, found, strict=True):
-            if value is None:
-                grad.zero_()
-            else:
-                grad.copy_(value)
+        self._keep([torch.zeros_like(g) if v is None else v for g, v in zip(self._grads, found, strict=True)])
         values = [value.detach() for value in (loss, *metrics.values())]
         self._metrics[: len(values)].copy_(torch.stack(values))
+
+    def _keep(self, found: list[Tensor]) -> None:
+        if self._metrics.device.type == "cpu":
+            for grad, value in zip(self._grads, found, strict=True):
+                grad.copy_(value)  # which a tape leaves out
+        else:
+            torch._foreach_copy_(self._grads, found)
 
     def _begin(self) -> None:
         try:
