@@ -10,8 +10,12 @@ import pytest
 import yaml
 
 from roboloop.cli import main
+from roboloop.core.errors import DataError
 from roboloop.core.sealed import seal_text
+from roboloop.core.vouched import vouched
+from roboloop.envs import registry
 from roboloop.launch.plan import command_of
+from roboloop.run import trust
 from roboloop.track.read import SWEEP
 from tests.run.helpers import train
 
@@ -61,8 +65,11 @@ VERBS = (
 )
 
 
+OURS_BELOW_GYM = {"env__id": "gym/roboloop/tiny-point-v0", "env__kwargs": {"env_id": "gym/stranger:Pendulum-v1"}}
+
+
 @pytest.mark.parametrize(
-    "changes", [{"observers": ["stranger:Watch"]}, {"env__id": "gym/stranger:Pendulum-v1"}], ids=str
+    "changes", [{"observers": ["stranger:Watch"]}, {"env__id": "gym/stranger:Pendulum-v1"}, OURS_BELOW_GYM], ids=str
 )
 def test_code_that_a_run_names_is_not_imported_by_any_verb(hostile, mark, tmp_path, capsys, changes):
     path = hostile(**changes)
@@ -127,11 +134,42 @@ def test_an_address_that_a_run_names_is_not_called(hostile, capsys):
     listening.close()
 
 
-def test_code_that_a_dataset_names_is_not_imported(tmp_path, mark, capsys):
+def test_an_arm_that_a_run_names_is_taken_only_by_who_types_its_address():
+    rig = registry.config("panda/reach", panda={"driver": "process", "address": "127.0.0.1:7317"})
+    with pytest.raises(DataError, match=r"env\.panda\.address '127\.0\.0\.1:7317'.*--trust"):
+        trust.check_env(rig, "config.yaml")
+    with vouched.during(["127.0.0.1:7317"]):
+        trust.check_env(rig, "config.yaml")
+
+
+def test_the_account_that_a_run_is_sent_to_is_one_that_was_typed(tiny):
+    to_a_stranger = tiny(trackers=["wandb"], wandb={"entity": "stranger"})
+    with pytest.raises(DataError, match=r"wandb\.entity 'stranger'.*--trust"):
+        trust.check(to_a_stranger, "config.yaml")
+    trust.check(tiny(wandb={"entity": "stranger"}), "config.yaml")
+
+
+def test_a_file_that_the_arguments_of_an_environment_name_is_not_opened(hostile, tmp_path, capsys):
+    os.mkfifo(tmp_path / "model.xml")
+    path = hostile(env__id="gym/HalfCheetah-v5", env__kwargs={"xml_file": str(tmp_path / "model.xml")})
+    assert main(["eval", str(path), "--episodes", "1"]) == 2
+    assert "env.kwargs.xml_file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs"),
+    [
+        ("gym/stranger:Pendulum-v1", {}),
+        ("gym/roboloop/tiny-point-v0", {"env_id": "gym/stranger:Pendulum-v1"}),
+        ("gym/roboloop/tiny-point-v0", {"reward": "stranger:f"}),
+    ],
+)
+def test_code_that_a_dataset_names_is_not_imported(tmp_path, mark, capsys, env_id, kwargs):
     data = tmp_path / "data"
     assert main(["record", "gym/Pendulum-v1", "--random", "--episodes", "1", "--out", str(data)]) == 0
-    schema = data / "schema.json"
-    schema.write_text(schema.read_text().replace("gym/Pendulum-v1", "gym/stranger:Pendulum-v1"))
+    schema = json.loads((data / "schema.json").read_text())
+    schema["env_id"], schema["source"]["env"]["kwargs"] = env_id, kwargs
+    (data / "schema.json").write_text(json.dumps(schema))
     runs = str(tmp_path / "runs")
     assert main(["train", "--algo", "bc", "--dataset", str(data), "--runs-dir", runs, "--steps", "2"]) == 2
     assert "--trust" in capsys.readouterr().err

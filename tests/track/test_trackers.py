@@ -198,6 +198,7 @@ class NeedsWords(TensorBoard):
         ),
         (["none"], "for none, give --trackers without a name"),
         (["wandb", "wandb"], "tracker 'wandb' is named twice"),
+        (["roboloop.core.child:subprocess.Popen"], "module roboloop.core.child has no 'subprocess.Popen'"),
         (["no_such_package:X"], "tracker 'no_such_package:X': there is no module 'no_such_package'"),
         ([f"{__name__}:NotThere"], "has no 'NotThere'"),
         ([f"{__name__}:NotOpen"], r"has no open\(\): a tracker is a class with open, write, close"),
