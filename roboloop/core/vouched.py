@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from importlib.machinery import ModuleSpec, PathFinder
@@ -105,9 +105,9 @@ def find_typed_modules() -> None:
     _install(TypedModules(os.getcwd()))
 
 
-def of_parent() -> None:
+def of_parent(said: Mapping[str, str] = os.environ) -> None:
     """Look for the modules that the parent process named."""
-    if text := os.environ.get(CHILD_MODULES):
+    if text := said.get(CHILD_MODULES):
         directory, *names = text.split(os.pathsep)
         _install(TypedModules(directory, names))
 

@@ -13,6 +13,7 @@ from roboloop.core.resolve import load_named, resolve
 from roboloop.core.vouched import check_code, vouched
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
+from roboloop.envs.headless import usable_backend
 from roboloop.envs.task_set import SEPARATOR
 from roboloop.run.config import Experiment
 
@@ -87,7 +88,9 @@ def _check_id(env_id: str, where: object) -> None:
     is_environment = registry.find_suite(suite).is_environment
     if env_id in vouched or is_environment is None:
         return
-    if not all(map(resolve(is_environment), task.split(SEPARATOR))):
+    with usable_backend():  # looking at a class imports its module
+        is_sound = all(map(resolve(is_environment), task.split(SEPARATOR)))
+    if not is_sound:
         check_code("env.id", env_id, [], where)
 
 
