@@ -15,7 +15,7 @@ from roboloop.core.sealed import seal_text
 from roboloop.core.vouched import vouched
 from roboloop.envs import registry
 from roboloop.launch.plan import command_of
-from roboloop.run import trust
+from roboloop.run import checkpoint, trust
 from roboloop.track.read import SWEEP
 from tests.run.helpers import train
 
@@ -34,10 +34,14 @@ def mark(tmp_path, monkeypatch):
 
 @pytest.fixture
 def hostile(tiny):
-    """Make a run whose config says something else, with a digest that fits: a stranger can compute it too."""
+    """Make a run whose config says something else, with a digest that fits: a stranger can compute it too.
 
-    def make(**changes):
-        path = train(tiny(), crash_after=250)
+    ``forged`` are keys that its checkpoints say too; ``trained`` is how the run was trained.
+    """
+
+    def make(trained=None, forged=None, **changes):
+        path = train(tiny(**(trained or {})), crash_after=250)
+        changes |= forged or {}
         data = yaml.safe_load((path / "config.yaml").read_text())
         for key, value in changes.items():
             *sections, name = key.split("__")
@@ -46,6 +50,10 @@ def hostile(tiny):
                 section = section[part]
             section[name] = value
         (path / "config.yaml").write_bytes(seal_text(yaml.safe_dump(data, sort_keys=False)))
+        for manifest in path.glob("checkpoints/*/manifest.json") if forged else ():
+            body = json.loads(manifest.read_text())["body"]
+            body["config"] |= {key.replace("__", "."): value for key, value in forged.items()}
+            manifest.write_text(json.dumps({"sha256": checkpoint._digest(body), "body": body}))
         return path
 
     return make
@@ -132,6 +140,23 @@ def test_an_address_that_a_run_names_is_not_called(hostile, capsys):
     with pytest.raises(TimeoutError):
         listening.accept()
     listening.close()
+
+
+@pytest.mark.parametrize(("then", "now"), [({}, {"g": 3.0}), ({"g": 3.0}, {}), ({"g": 3.0}, {"g": 4.0})])
+def test_arguments_that_were_changed_after_a_checkpoint_make_it_another_experiment(hostile, capsys, then, now):
+    path = hostile(trained={"env": {"kwargs": then}}, env__kwargs=now)
+    assert main(["train", "--resume", str(path)]) == 2
+    assert f"config.yaml says env.kwargs {now}" in capsys.readouterr().err
+
+
+def test_a_fork_is_made_beside_its_run_whatever_folder_the_run_names(hostile, tmp_path):
+    path = hostile(forged={"runs_dir": str(tmp_path / "victim")})
+    assert main(["train", "--fork", str(path), "--at", "200", "--experiment", "fork", "--steps", "210"]) == 0
+    assert not (tmp_path / "victim").exists()
+    assert (path.parents[2] / "fork" / "Pendulum-v1" / "0" / "config.yaml").exists()
+    copy = path.rename(tmp_path / "copy")
+    assert main(["train", "--fork", str(copy), "--at", "200", "--experiment", "fork", "--steps", "210"]) == 0
+    assert (tmp_path / "fork" / "Pendulum-v1" / "0" / "config.yaml").exists()
 
 
 def test_an_arm_that_a_run_names_is_taken_only_by_who_types_its_address():
