@@ -1,7 +1,7 @@
-"""Code and addresses that a file names: a run or a dataset may come from a stranger.
+"""Code, paths and addresses that a file names: a run or a dataset may come from a stranger.
 
-A name in such a file is used if it belongs to roboloop, to Gymnasium or to an installed plug-in, if the user typed it
-in this command, or with ``--trust``.
+Code that such a file names is used if it belongs to roboloop, to Gymnasium or to an installed plug-in, if the user
+typed it in this command, or with ``--trust``; a path, an address or an account only in the last two cases.
 """
 
 from __future__ import annotations
