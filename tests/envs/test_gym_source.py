@@ -1,11 +1,13 @@
 """``gym/module:Name``: a class or a function of a module is an environment without being registered."""
 
+import sys
+
 import gymnasium
 import numpy as np
 import pytest
 
 from roboloop.core.config import override, to_dict
-from roboloop.core.errors import ConfigError, DataError
+from roboloop.core.errors import ConfigError, DataError, UserError
 from roboloop.core.flags import parse_flags
 from roboloop.core.vouched import vouched
 from roboloop.envs import registry
@@ -114,6 +116,13 @@ def test_wrong_arguments_and_wrappers_are_one_line(keys, message):
 def test_what_no_constructor_takes_is_one_line(env_id, kwargs, message):
     with pytest.raises(ConfigError, match=message):
         make(registry.config(env_id, kwargs=kwargs))
+
+
+def test_a_package_that_is_not_there_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax", None)
+    for place in ("gym/phys2d/Pendulum-v0", "gym/gymnasium.envs.phys2d.pendulum:PendulumJaxEnv"):
+        with pytest.raises(UserError, match="jax"):
+            make(registry.config(place))
 
 
 def test_arguments_that_a_saved_file_names_are_no_files_and_no_ids_of_other_code(tmp_path, monkeypatch):

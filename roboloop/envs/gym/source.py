@@ -18,7 +18,7 @@ from roboloop.core.raised import where
 from roboloop.core.resolve import load_named, resolve
 from roboloop.core.vouched import is_of_plugin
 from roboloop.envs import gymnasium_ids
-from roboloop.envs.gym.suite import ATARI, GymEnvConfig
+from roboloop.envs.gym.suite import ATARI, SUITE, GymEnvConfig
 
 MAIN = "__main__"
 """Module of what a script or a notebook defines: no other process can import it."""
@@ -151,10 +151,8 @@ def _registered_maker(name: str) -> Any:
     if name not in gymnasium.registry:
         return None
     entry = gymnasium.registry[name].entry_point
-    try:
+    with _as_one_line(f"gym/{name}"):
         return load_env_creator(entry) if isinstance(entry, str) else entry
-    except ModuleNotFoundError as error:
-        raise MissingExtra(f"env 'gym/{name}' needs a package: {error}") from None
 
 
 def _registered(name: str, kwargs: Mapping[str, Any]) -> GymSource:
@@ -190,11 +188,15 @@ def _make_registered(name: str, kwargs: Mapping[str, Any]) -> gymnasium.Env[Any,
 
 @contextmanager
 def _as_one_line(env_id: str) -> Iterator[None]:
-    """Name what a constructor raises; of its arguments a stranger's file may have given any."""
+    """Name what a module or a constructor raises; a stranger's file may have given any arguments."""
     try:
         yield
-    except (UserError, gymnasium.error.Error, ModuleNotFoundError, MemoryError):
+    except (UserError, gymnasium.error.Error, MemoryError):
         raise  # which are one line elsewhere
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in SUITE.packages:
+            raise  # whose extra is named elsewhere
+        raise MissingExtra(f"env {env_id!r} needs a package: {error}") from error
     except Exception as error:
         raise ConfigError(f"env {env_id!r} cannot be made: {where(error)}") from error
 
