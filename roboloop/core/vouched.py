@@ -126,11 +126,15 @@ def for_children() -> dict[str, str]:
 def check_code(key: str, name: str, modules: Iterable[str], where: object = "") -> None:
     """Refuse a name of code unless it was typed or all its modules are of roboloop or of an installed plug-in."""
     tops = {_top(module) for module in modules}
-    if name in vouched or (tops and tops <= {"roboloop", *_GYMNASIUM, *_plugins()}):
-        return
-    prefix = f"{where}: " if where else ""
-    what = f"{key} {name!r} is neither of roboloop nor of an installed plug-in"
-    raise DataError(f"{prefix}{what}; {FLAG} uses it (in Python, trust=True)")
+    if not tops or not tops <= {"roboloop", *_GYMNASIUM, *_plugins()}:
+        check_typed(key, name, where, "is neither of roboloop nor of an installed plug-in")
+
+
+def check_typed(key: str, name: str, where: object, why: str = "was not typed in this command") -> None:
+    """Refuse a name unless it was typed; ``why`` is the rest of the sentence that begins with it."""
+    if name not in vouched:
+        prefix = f"{where}: " if where else ""
+        raise DataError(f"{prefix}{key} {name!r} {why}; {FLAG} uses it (in Python, trust=True)")
 
 
 def is_of_plugin(module: str) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from roboloop.core.resolve import load_named, resolve
-from roboloop.core.vouched import check_code, vouched
+from roboloop.core.vouched import check_code, check_typed, vouched
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.headless import usable_backend
@@ -53,7 +53,7 @@ def _check(code: Named, places: Named, where: object) -> None:
     for key, name in code:
         _check_code(key, name, where)
     for key, name in places:
-        check_code(key, name, (), where)
+        check_typed(key, name, where)
 
 
 def _check_code(key: str, name: str, where: object) -> None:
@@ -62,7 +62,7 @@ def _check_code(key: str, name: str, where: object) -> None:
     else:
         check_code(key, name, [name.partition(":")[0]], where)
         if key.startswith("env.") and name not in vouched and not _is_of_a_plugin(key, name):
-            check_code(key, name, (), where)
+            check_typed(key, name, where, "is not of an installed plug-in's own code")
 
 
 def _is_of_a_plugin(key: str, name: str) -> bool:
@@ -80,7 +80,7 @@ def _is_of_a_plugin(key: str, name: str) -> bool:
 def _check_id(env_id: str, where: object) -> None:
     """Refuse an id that names code.
 
-    A package that is installed vouches for its ids and for its classes of environments, not for all of its functions.
+    A package that is installed vouches for its classes of environments, and for ids that stand for one; for no function.
     """
     if modules := _modules_of(env_id):
         check_code("env.id", env_id, modules, where)
@@ -91,7 +91,7 @@ def _check_id(env_id: str, where: object) -> None:
     with usable_backend():  # looking at a class imports its module
         is_sound = all(map(resolve(is_environment), task.split(SEPARATOR)))
     if not is_sound:
-        check_code("env.id", env_id, [], where)
+        check_typed("env.id", env_id, where, "is no class of an installed plug-in")
 
 
 def named(config: Experiment) -> Named:
