@@ -80,7 +80,7 @@ def _is_of_a_plugin(key: str, name: str) -> bool:
 def _check_id(env_id: str, where: object) -> None:
     """Refuse an id that names code.
 
-    A package that is installed vouches for its classes of environments, and for ids that stand for one; for no function.
+    A package that is installed vouches for its classes of environments, and ids that stand for one; for no function.
     """
     if modules := _modules_of(env_id):
         check_code("env.id", env_id, modules, where)
