@@ -52,7 +52,7 @@ class Folder:
             (folder / f"{name}.py").write_text(self.code(f"{name}.py"))
         (folder / "train").write_text(self.code("train"))
         (folder / "evil.pth").write_text(f"import os; open({str(self.marks / 'pth')!r}, 'w').close()\n")
-        (folder / "matplotlibrc").write_text("backend: module://stranger\n")
+        (folder / "matplotlibrc").write_text("backend: module://stranger\ntext.usetex: True\n")
         (folder / "bin").mkdir(exist_ok=True)
         for name in ("python", "roboloop", "ffmpeg", "git", "nvidia-smi"):
             (folder / "bin" / name).write_text(f"#!/bin/sh\ntouch {self.marks / name}\n")
@@ -206,6 +206,8 @@ def test_a_sweep_in_a_strangers_folder_runs_none_of_its_code(folder):
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
     done = folder.do(*words, *SMALL, "--steps", "256", "--seeds", "0", "1")
     assert "Traceback" not in done.stderr + done.stdout
-    fresh = json.loads((sweep / "gamma=0.9" / "CartPole-v1" / "1" / "status.json").read_text())
+    run = sweep / "gamma=0.9" / "CartPole-v1" / "1"
+    fresh = json.loads((run / "status.json").read_text())
     assert (fresh["state"], fresh["step"]) == ("done", 256), done.stdout + done.stderr
+    assert (run / "plots" / "curve.png").exists()
     assert folder.ran() == []
