@@ -127,10 +127,12 @@ def check_code(key: str, name: str, modules: Iterable[str], where: object = "") 
     """Refuse a name of code unless it was typed or all its modules are of roboloop or of an installed plug-in."""
     tops = {_top(module) for module in modules}
     if not tops or not tops <= {"roboloop", *_GYMNASIUM, *_plugins()}:
-        check_typed(key, name, where, "is neither of roboloop nor of an installed plug-in")
+        check_typed(key, name, where)
 
 
-def check_typed(key: str, name: str, where: object, why: str = "was not typed in this command") -> None:
+def check_typed(
+    key: str, name: str, where: object, why: str = "is neither of roboloop nor of an installed plug-in"
+) -> None:
     """Refuse a name unless it was typed; ``why`` is the rest of the sentence that begins with it."""
     if name not in vouched:
         prefix = f"{where}: " if where else ""

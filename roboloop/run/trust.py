@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from roboloop.core.errors import ConfigError
 from roboloop.core.resolve import load_named, resolve
 from roboloop.core.vouched import check_code, check_typed, vouched
 from roboloop.envs import registry
@@ -53,7 +54,7 @@ def _check(code: Named, places: Named, where: object) -> None:
     for key, name in code:
         _check_code(key, name, where)
     for key, name in places:
-        check_typed(key, name, where)
+        check_typed(key, name, where, "was not typed in this command")
 
 
 def _check_code(key: str, name: str, where: object) -> None:
@@ -62,13 +63,16 @@ def _check_code(key: str, name: str, where: object) -> None:
     else:
         check_code(key, name, [name.partition(":")[0]], where)
         if key.startswith("env.") and name not in vouched and not _is_of_a_plugin(key, name):
-            check_typed(key, name, where, "is not of an installed plug-in's own code")
+            check_typed(key, name, where)
 
 
 def _is_of_a_plugin(key: str, name: str) -> bool:
     """Say whether a function is an installed plug-in's own; what its modules import, or ours, could do anything."""
     top = name.partition(":")[0].partition(".")[0]
-    found = load_named(name, key)
+    try:
+        found = load_named(name, key)
+    except ConfigError:  # it leads into a module of another package, or nowhere
+        return False
     own = getattr(found, "__module__", "").partition(".")[0] == top
     if top == "gymnasium":
         import gymnasium
