@@ -35,7 +35,7 @@ def usage() -> str:
             "            9 an exported policy does not act as ours does: not written,",
             "            10 some runs of a sweep are not done",
             "",
-            "--trust, with any verb: also use code and addresses that a run's or a dataset's own files name",
+            "--trust, with any verb: also use code, paths and addresses that a run's or a dataset's own files name",
         ]
     )
 

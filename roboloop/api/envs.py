@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from roboloop.api.keys import Keys, applied, nested
 from roboloop.core.errors import ConfigError
 from roboloop.core.vouched import vouched
-from roboloop.envs import registry
+from roboloop.envs import gymnasium_ids, registry
 from roboloop.run.config import Experiment
 
 if TYPE_CHECKING:
@@ -21,6 +21,18 @@ MAIN = "gym/__main__:"
 
 def make(env_id: str, render_mode: str | None = None, **options: Any) -> GymnasiumEnv:
     """Make an environment as a ``gymnasium.Env``; options are its config keys, such as ``action_repeat=2``."""
+    with vouched.during([env_id]):
+        return _made(env_id, render_mode, options)
+
+
+def make_registered(env_id: str, render_mode: str | None = None, **options: Any) -> GymnasiumEnv:
+    """Make one of our tasks for ``gymnasium.make``, which may have its arguments from a file: none is vouched for."""
+    if env_id not in gymnasium_ids.ids().values():
+        raise ConfigError(f"{env_id!r} is none of the tasks that roboloop registers: leave env_id out")
+    return _made(env_id, render_mode, options)
+
+
+def _made(env_id: str, render_mode: str | None, options: Keys) -> GymnasiumEnv:
     from roboloop.envs.as_gymnasium import GymnasiumEnv
 
     keys = nested(options)
@@ -29,11 +41,10 @@ def make(env_id: str, render_mode: str | None = None, **options: Any) -> Gymnasi
             raise ConfigError(f"rl.make makes one environment with single observations: {name} is Gymnasium's to add")
     if render_mode not in (None, "rgb_array"):
         raise ConfigError(f"render_mode must be 'rgb_array' or None, not {render_mode!r}")
-    with vouched.during([env_id]):
-        cfg = applied(Experiment(), {"env": {"id": env_id, **keys}}).env
-        if registry.task_set(env_id):
-            raise ConfigError(f"{env_id} is a set of tasks: make one of them, such as {_first_of(env_id)}")
-        return GymnasiumEnv(registry.make(cfg), render_mode)
+    cfg = applied(Experiment(), {"env": {"id": env_id, **keys}}).env
+    if registry.task_set(env_id):
+        raise ConfigError(f"{env_id} is a set of tasks: make one of them, such as {_first_of(env_id)}")
+    return GymnasiumEnv(registry.make(cfg), render_mode)
 
 
 def _first_of(env_id: str) -> str:

@@ -33,6 +33,21 @@ _PR_SET_PDEATHSIG = 1
 _LOG_BYTES = 20_000
 
 
+def python(code: str) -> list[str]:
+    """Return the command of a fresh interpreter; it does not look for modules in the working directory."""
+    return [sys.executable, "-P", "-c", code]
+
+
+def same_modules() -> dict[str, str]:
+    """Return the variables by which such an interpreter finds the modules that this one finds."""
+    return {"PYTHONPATH": os.pathsep.join(places_of_modules()), **for_children()}
+
+
+def places_of_modules() -> list[str]:
+    """Return the folders in which this process looks for modules."""
+    return [folder or os.getcwd() for folder in sys.path]
+
+
 class Child:
     """A fresh interpreter running ``module:function(channel, *fds)``; a pipe joins the two."""
 
@@ -44,13 +59,12 @@ class Child:
         fixed = {
             "OMP_NUM_THREADS": "1",
             "MKL_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
-            **for_children(),
+            **same_modules(),
         }
         # not multiprocessing's spawn: that imports the user's __main__ again, and needs a resource tracker
         arguments = [target, str(os.getpid()), str(theirs.fileno()), str(self._log), *(str(fd) for fd in fds)]
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-c", "from roboloop.core.child import main; main()", *arguments],
+            [*python("from roboloop.core.child import main; main()"), *arguments],
             stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(), self._log, *fds), env={**os.environ, **fixed},
         )  # fmt: skip
         theirs.close()

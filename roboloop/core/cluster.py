@@ -16,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from roboloop.core.child import places_of_modules
 from roboloop.core.errors import ConfigError, needs_extra
 from roboloop.core.resources import usable_cores
 
@@ -43,7 +44,11 @@ def connect(address: str, num_cpus: float = 0.0) -> tuple[ModuleType, bool]:
         import ray
     if ray.is_initialized():
         return ray, False
+    # workers look for modules where we do: Ray would have them look into our working directory first. It puts each
+    # folder before those that it has put there already
+    found = ray.job_config.JobConfig(_client_job=True, _py_driver_sys_path=places_of_modules()[::-1])
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "configure_logging": False}
+    quiet |= {"job_config": found}
     if not head:
         cpus = max(math.ceil(usable_cores()), math.ceil(num_cpus))
         own: dict[str, Any] = {"num_cpus": cpus, "object_store_memory": _STORE_BYTES, "include_dashboard": False}

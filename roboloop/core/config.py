@@ -65,6 +65,20 @@ def to_dict(config: Any) -> dict[str, Any]:
     return {k: plain(v) for k, v in dataclasses.asdict(config).items()}
 
 
+def by_key(config: Any) -> dict[str, Any]:
+    """Return a dataclass as plain data by dotted key; a key whose value is a mapping of its own is one key."""
+
+    def flat(section: Any, data: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+        for field in dataclasses.fields(section):
+            value, plain, key = getattr(section, field.name), data[field.name], f"{prefix}{field.name}"
+            if dataclasses.is_dataclass(value):
+                yield from flat(value, plain, f"{key}.")
+            else:
+                yield key, plain
+
+    return dict(flat(config, to_dict(config), ""))
+
+
 def override(config: T, data: Mapping[str, Any], where: str = "") -> T:
     """Return a copy of a dataclass with the given keys replaced; nested mappings reach into nested dataclasses."""
     hints = typing.get_type_hints(type(config))

@@ -20,9 +20,21 @@ def resolve(named: Callable[..., Any] | str) -> Callable[..., Any]:
 
 
 def load(path: str) -> Any:
-    """Import ``module:attr``; the attribute may be dotted."""
+    """Import ``module:attr``; the attribute may be dotted, but does not lead into a module of another package."""
     module, _, attr = path.partition(":")
-    return reduce(getattr, attr.split("."), importlib.import_module(module))
+    return reduce(_attribute, attr.split("."), importlib.import_module(module))
+
+
+def _attribute(owner: Any, name: str) -> Any:
+    found = getattr(owner, name)
+    if isinstance(found, ModuleType) and _package(found) != _package(owner):
+        raise AttributeError(f"{name} is a module of another package", name=name, obj=owner)
+    return found
+
+
+def _package(owner: Any) -> str:
+    module = owner.__name__ if isinstance(owner, ModuleType) else getattr(owner, "__module__", "")
+    return str(module).partition(".")[0]
 
 
 def load_named(path: str, what: str) -> Any:

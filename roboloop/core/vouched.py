@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from importlib.machinery import ModuleSpec, PathFinder
@@ -15,7 +15,7 @@ from types import ModuleType
 from roboloop.core.errors import DataError
 
 FLAG = "--trust"
-_OURS = {"roboloop", "gymnasium"}
+_GYMNASIUM = {"gymnasium"}
 _MODULE = re.compile(r"(?:^|/)([A-Za-z_]\w*)(?:\.\w+)*:[A-Za-z_]")
 _PLUGINS = ("roboloop.", "gymnasium.envs")
 """Groups of entry points by which a package says that it is a plug-in."""
@@ -105,9 +105,9 @@ def find_typed_modules() -> None:
     _install(TypedModules(os.getcwd()))
 
 
-def of_parent() -> None:
+def of_parent(said: Mapping[str, str] = os.environ) -> None:
     """Look for the modules that the parent process named."""
-    if text := os.environ.get(CHILD_MODULES):
+    if text := said.get(CHILD_MODULES):
         directory, *names = text.split(os.pathsep)
         _install(TypedModules(directory, names))
 
@@ -125,12 +125,27 @@ def for_children() -> dict[str, str]:
 
 def check_code(key: str, name: str, modules: Iterable[str], where: object = "") -> None:
     """Refuse a name of code unless it was typed or all its modules are of roboloop or of an installed plug-in."""
-    tops = {module.partition(".")[0] for module in modules}
-    if name in vouched or (tops and tops <= _OURS | _plugins()):
-        return
-    prefix = f"{where}: " if where else ""
-    what = f"{key} {name!r} is neither of roboloop nor of an installed plug-in"
-    raise DataError(f"{prefix}{what}; {FLAG} uses it (in Python, trust=True)")
+    tops = {_top(module) for module in modules}
+    if not tops or not tops <= {"roboloop", *_GYMNASIUM, *_plugins()}:
+        check_typed(key, name, where)
+
+
+def check_typed(
+    key: str, name: str, where: object, why: str = "is neither of roboloop nor of an installed plug-in"
+) -> None:
+    """Refuse a name unless it was typed; ``why`` is the rest of the sentence that begins with it."""
+    if name not in vouched:
+        prefix = f"{where}: " if where else ""
+        raise DataError(f"{prefix}{key} {name!r} {why}; {FLAG} uses it (in Python, trust=True)")
+
+
+def is_of_plugin(module: str) -> bool:
+    """Say whether a module is of an installed plug-in, of which Gymnasium is one."""
+    return _top(module) in _GYMNASIUM | _plugins()
+
+
+def _top(module: str) -> str:
+    return module.partition(".")[0]
 
 
 def check_module(key: str, name: str) -> None:
@@ -143,4 +158,4 @@ def _plugins() -> set[str]:
     """Return the top-level modules of installed plug-ins."""
     points = metadata.entry_points()
     groups = [group for group in points.groups if group.startswith(_PLUGINS)]
-    return {point.module.partition(".")[0] for group in groups for point in points.select(group=group)}
+    return {_top(point.module) for group in groups for point in points.select(group=group)}

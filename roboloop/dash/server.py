@@ -27,6 +27,8 @@ from roboloop.track.metrics import finite
 
 STATIC = Path(__file__).parent / "static"
 _MOST_RUNS = 1000
+_MOST_DIGITS = 18
+"""Of a place in a log: no file is longer."""
 Answer = Callable[[Request], Response]
 
 
@@ -80,7 +82,8 @@ class Page:
     def log(self, request: Request) -> Response:
         """Return the end of what a run said, or what it said since."""
         start = request.query_params.get("from", "")
-        return _json(detail.tail(self._run(request), int(start) if start.isdecimal() else None))
+        is_place = start.isdecimal() and len(start) <= _MOST_DIGITS
+        return _json(detail.tail(self._run(request), int(start) if is_place else None))
 
     def diff(self, request: Request) -> Response:
         """Return the settings in which runs differ."""

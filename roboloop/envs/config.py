@@ -57,6 +57,10 @@ class EnvConfig:
             if name := getattr(self, key):
                 yield key, name
 
+    def places(self) -> Iterator[tuple[str, str]]:
+        """Yield the keys that name a file or an address, each with its value."""
+        yield from ()
+
     @property
     def is_drawn(self) -> bool:
         """Whether observations are pictures that a renderer of ours draws."""

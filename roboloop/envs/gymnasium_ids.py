@@ -10,7 +10,7 @@ import re
 from roboloop.envs.registry import SUITES, find_suite
 
 NAMESPACE = "roboloop"
-_MAKE = "roboloop.api.envs:make"
+_MAKE = "roboloop.api.envs:make_registered"
 _VERSION = re.compile(r"-v\d+$")
 
 

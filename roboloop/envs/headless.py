@@ -7,7 +7,6 @@ import functools
 import os
 import re
 import subprocess
-import sys
 import time
 import traceback
 import warnings
@@ -17,6 +16,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
+from roboloop.core.child import python, same_modules
 from roboloop.core.errors import ConfigError
 
 CHOICE = "MUJOCO_GL"
@@ -35,6 +35,8 @@ _PROVEN = "ROBOLOOP_DRAWS_WITH"
 """Names the backend that drew pictures here already, for this process and for the workers that it starts."""
 _PLATFORM, _PLATFORM_AT_START = "PYOPENGL_PLATFORM", os.environ.get("PYOPENGL_PLATFORM", "")
 """MuJoCo's import sets this variable to its own backend, and every other one would then refuse."""
+_SAFE = "PYTHONSAFEPATH"
+"""Python's own variable for ``-P``."""
 _LIBRARIES = {"egl": ("libEGL.so.1",), "osmesa": ("libOSMesa.so", "libOSMesa.so.8", "libOSMesa.so.6")}
 _IMPORTING_GL = ("mujoco.gl_context", "dm_control._render")
 _SCENE = """<mujoco><worldbody><light pos="0 0 2"/><geom type="plane" size="1 1 .1"/><geom type="capsule" size=".1 .3"/>
@@ -81,8 +83,8 @@ def probe(backend: str) -> Probe:
     """Draw with a backend in a child process: one that does not work may warn, hang or end its process."""
     if find_spec("mujoco") is None:
         return Probe(0.0, "mujoco is not installed")
-    env = os.environ | {CHOICE: backend, _PROVEN: backend, _PLATFORM: _PLATFORM_AT_START}
-    command = [sys.executable, "-c", "from roboloop.envs.headless import _draw; _draw()"]
+    env = os.environ | {CHOICE: backend, _PROVEN: backend, _PLATFORM: _PLATFORM_AT_START, _SAFE: "1", **same_modules()}
+    command = python("from roboloop.envs.headless import _draw; _draw()")
     try:
         done = subprocess.run(
             command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=PROBE_S
@@ -161,11 +163,26 @@ def usable_backend() -> Iterator[None]:
     prefer_egl()
     warnings.filterwarnings("ignore", module="glfw")  # DM Control's import tries a window that nobody asked for
     try:
-        yield
+        with _safe_children():
+            yield
     except Exception as error:
         if not _is_from_gl(error):
             raise
         raise _refusal(probe(_chosen()).trouble or _first_sentence(error)) from error
+
+
+@contextmanager
+def _safe_children() -> Iterator[None]:
+    """Let no child look for modules in the working directory: GLFW's import asks one for the version of its library."""
+    before = os.environ.get(_SAFE)
+    os.environ[_SAFE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(_SAFE, None)
+        else:
+            os.environ[_SAFE] = before
 
 
 def _is_from_gl(error: BaseException | None) -> bool:
@@ -205,7 +222,8 @@ def renderer(model: Any, height: int, width: int) -> Any:
     room = model.vis.global_
     room.offheight, room.offwidth = max(room.offheight, height), max(room.offwidth, width)
     try:
-        return mujoco.Renderer(model, height, width)
+        with _safe_children():
+            return mujoco.Renderer(model, height, width)
     except Exception as error:  # small pictures were drawn here, so that it is the size or the memory
         raise ConfigError(f"pictures of {height}x{width} cannot be drawn: {_first_sentence(error)}") from error
 

@@ -64,6 +64,6 @@ class Suite:
     is_gymnasiums: bool = False
     """Whether its tasks are Gymnasium's own ids; those of all other suites of ours are registered with Gymnasium."""
     is_environment: Function | None = None
-    """``is_environment(task)``: whether a name of other people's code is an environment, and no other function."""
+    """``is_environment(task)``: whether an id or a name of code stands for a class of environments, no function."""
     example: str = ""
     """The task that ``roboloop doctor`` steps."""

@@ -33,6 +33,7 @@ from roboloop.core.state import join, split
 from roboloop.core.types import Array, State
 from roboloop.data.journal import Frontier
 from roboloop.track.metrics import LogMark
+from roboloop.track.summary import flatten
 
 FORMAT = 2
 _TENSORS, _MANIFEST = "state.safetensors", "manifest.json"
@@ -56,10 +57,18 @@ class Checkpoint(NamedTuple):
 
     def check_config(self, now: Mapping[str, Any]) -> None:
         """Refuse a run whose config is not the one that this checkpoint was made with."""
-        for key in now.keys() & self.config.keys():
-            if now[key] != self.config[key]:
-                made = f"{self.path.name} was made with {self.config[key]!r}"
-                raise ConfigError(f"{self.path.parents[1]}: config.yaml says {key} {now[key]!r}, but {made}")
+        for key, value in now.items():
+            if (then := self._then(key, value)) != value:
+                made = f"{self.path.name} was made with {then!r}"
+                raise ConfigError(f"{self.path.parents[1]}: config.yaml says {key} {value!r}, but {made}")
+
+    def _then(self, key: str, now: Any) -> Any:
+        """Return the value of a key then; as it is now where an older version did not know the key."""
+        if key in self.config or not self.config or not isinstance(now, Mapping):
+            return self.config.get(key, now)
+        # older versions wrote each key inside a mapping, and nothing of an empty one
+        inner = {name: value for name, value in self.config.items() if name.startswith(f"{key}.")}
+        return now if inner == flatten(now, f"{key}.") else inner
 
 
 def save(directory: Path, checkpoint: Checkpoint) -> Path:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from roboloop.algos import registry as algorithms
 from roboloop.algos.sac.config import SACConfig
 from roboloop.algos.spec import AlgorithmSpec
-from roboloop.core.config import BY_NAME, INFINITE, KINDS, NAMED_BY, RESOURCE, resource_keys, to_dict
+from roboloop.core.config import BY_NAME, INFINITE, KINDS, NAMED_BY, RESOURCE, by_key, resource_keys
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import AlgorithmConfig
 from roboloop.data.config import RecordConfig, ReplayConfig
@@ -17,7 +17,6 @@ from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.metaworld.suite import MetaWorldEnvConfig
 from roboloop.sample.config import SampleConfig
-from roboloop.track.summary import flatten
 from roboloop.track.trackers.config import TrackioConfig, WandbConfig
 
 MOST_UPDATES, MOST_EPISODES = 10_000, 10**6
@@ -293,10 +292,10 @@ def renewed(data: dict[str, Any]) -> dict[str, Any]:
 
 def identity(config: Experiment) -> dict[str, Any]:
     """Return by key all that a run is from its first step to its last, as JSON values."""
-    flat = flatten(to_dict(config))
     # JSON has no infinity
     plain = {
-        key: str(value) if isinstance(value, float) and math.isinf(value) else value for key, value in flat.items()
+        key: str(value) if isinstance(value, float) and math.isinf(value) else value
+        for key, value in by_key(config).items()
     }
     may_change = resource_keys(config)
     return {key: value for key, value in plain.items() if key not in may_change}

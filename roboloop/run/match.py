@@ -15,7 +15,7 @@ from roboloop.envs.legged.match import FACTS, Match, match
 from roboloop.envs.legged.model import SUBSTEP_S
 from roboloop.envs.legged.suite import ENGINES, ROBOTS
 from roboloop.envs.legged.world import CONTROL_S
-from roboloop.track.plots import write
+from roboloop.track.plots import our_style, write
 from roboloop.track.terminal import table
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ def match_engines(args: list[str]) -> int:
     )
     print(report(found))
     if known.out:
-        write(draw(found), known.out)
+        with our_style():
+            write(draw(found), known.out)
         print(f"picture: {known.out}")
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from roboloop.core.config import override, read_file
 from roboloop.core.errors import ConfigError, DataError, DiskError, RunExists
 from roboloop.core.files import is_there
 from roboloop.core.flags import with_kinds
+from roboloop.core.raised import where
 from roboloop.core.shared_state import borrowed
 from roboloop.core.text import printable
 from roboloop.run import checkpoint, recipes, trust
@@ -59,11 +61,13 @@ def changed(base: Experiment, change: Change) -> Experiment:
         return config
     from roboloop.run.offline import env_of_dataset
 
-    return change(override(base, {"env": env_of_dataset(config.dataset)}))
+    config = change(override(base, {"env": env_of_dataset(config.dataset)}))
+    trust.check_env(config.env, config.dataset)
+    return config
 
 
 def reopen(path: Path, change: Change) -> RunDir:
-    """Open a run to go on with it, with other values of what may change in a resumed run."""
+    """Open a run to go on with it, with other values of what may change; one that has all its steps stays as it was."""
     run = RunDir.open(path, write=True, check_names=False)
     with _closed_by_errors(run.close):  # who keeps the exception must not keep the lock
         config = change(run.config)
@@ -73,9 +77,8 @@ def reopen(path: Path, change: Change) -> RunDir:
             raise ConfigError(f"{what}: --fork {path} --at STEP makes a new one")
         trust.check(config, path / "config.yaml")
         config.check()
-        if run.is_done and config.steps <= run.status()["step"]:
-            raise RunExists(f"{path} is finished at step {run.status()['step']}: --resume {path} --steps MORE goes on")
-        if config != run.config:
+        is_finished = run.is_done and config.steps <= run.status()["step"]
+        if config != run.config and not is_finished:
             run.save_config(config)
     return run
 
@@ -117,7 +120,8 @@ class Training:
         if not is_there(path / "config.yaml"):
             return self.start(config)
         trust.vouch_for(config)
-        run = RunDir.open(path, write=True)
+        # the run is the one at this path, also where its folder was moved or is named otherwise
+        run = reopen(path, lambda saved: override(config, {"runs_dir": saved.runs_dir}))
         if run.is_done:
             run.close()
             self._say(f"{printable(path)} is finished")
@@ -126,7 +130,11 @@ class Training:
 
     def resume(self, path: Path, change: Change) -> Trained:
         """Go on with a run from its newest checkpoint."""
-        return self._again(reopen(path, change))
+        run = reopen(path, change)
+        if run.is_done:
+            run.close()
+            raise RunExists(f"{path} is finished at step {run.status()['step']}: --resume {path} --steps MORE goes on")
+        return self._again(run)
 
     def _again(self, run: RunDir) -> Trained:
         with _closed_by_errors(run.close):
@@ -138,8 +146,9 @@ class Training:
         """Make a new run that begins as another one was at a step, with other settings."""
         if step is None:
             raise ConfigError("--fork RUN needs --at STEP")
-        old = RunDir.open(source)
-        config = change(old.config)
+        old = RunDir.open(source, check_names=False)
+        config = change(override(old.config, {"runs_dir": str(_tree_of(source, old.config))}))
+        trust.check(config, source / "config.yaml")
         config.check()
         for name in KEPT_BY_FORKS:
             section, key = name.split(".")
@@ -197,6 +206,14 @@ class Training:
             return Trained(run.path, state, runner.clock.step)
 
 
+def _tree_of(path: Path, config: Experiment) -> Path:
+    """Return the folder of runs that a run stands in: what its config says of that, a stranger wrote."""
+    below, here = run_path(override(config, {"runs_dir": ""})), os.path.abspath(path)
+    above = here.removesuffix(f"/{below}")
+    tree = Path(above or "/") if above != here else Path(here).parent
+    return Path(config.runs_dir) if os.path.abspath(config.runs_dir) == str(tree) else tree
+
+
 def _draw_curve(run: RunDir, tell: Callable[[str], None]) -> None:
     from roboloop.track.curves import traced
     from roboloop.track.plots import plot_runs
@@ -205,10 +222,10 @@ def _draw_curve(run: RunDir, tell: Callable[[str], None]) -> None:
     try:
         if not out.parent.is_symlink():
             tell(f"curve: {plot_runs([traced(run.path)], out)}")
-    except DiskError as error:  # roboloop plot draws it again
-        tell(f"no curve: {error}")
     except DataError:
         pass  # too short a run has nothing to draw
+    except Exception as error:  # the run is done, whatever its picture needs: roboloop plot draws it again
+        tell(f"no curve: {error if isinstance(error, DiskError) else where(error)}")
 
 
 def _closers(parts: Parts) -> tuple[Callable[[], None], ...]:

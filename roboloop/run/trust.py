@@ -1,20 +1,25 @@
-"""Code and addresses that a file names: a run or a dataset may come from a stranger.
+"""Code, paths and addresses that a file names: a run or a dataset may come from a stranger.
 
-A name in such a file is used if it belongs to roboloop, to Gymnasium or to an installed plug-in, if the user typed it
-in this command, or with ``--trust``.
+Code that such a file names is used if it belongs to roboloop, to Gymnasium or to an installed plug-in, if the user
+typed it in this command, or with ``--trust``; a path, an address or an account only in the last two cases.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
+from roboloop.core.errors import ConfigError
 from roboloop.core.resolve import load_named, resolve
-from roboloop.core.vouched import check_code, vouched
+from roboloop.core.vouched import check_code, check_typed, vouched
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
+from roboloop.envs.headless import usable_backend
 from roboloop.envs.task_set import SEPARATOR
 from roboloop.run.config import Experiment
+
+Named: TypeAlias = Iterator[tuple[str, str]]
+"""Keys, each with its value."""
 
 
 def vouch_for(config: Experiment) -> None:
@@ -37,31 +42,37 @@ def names_any(config: Experiment) -> bool:
 
 def check(config: Experiment, where: object) -> None:
     """Refuse a config that came with a run if it names what nobody here vouches for."""
-    for key, name in named(config):
-        _check(key, name, where)
+    _check(_code(config), _places(config), where)
 
 
 def check_env(env: EnvConfig, where: object) -> None:
-    """Refuse an environment that a dataset names if nobody here vouches for its code."""
-    for key, name in _named_in_env(env):
-        _check(key, name, where)
+    """Refuse an environment that a dataset names if nobody here vouches for its code, files and addresses."""
+    _check(_code_of_env(env), _places_of_env(env), where)
 
 
-def _check(key: str, name: str, where: object) -> None:
-    if key == "sample.address":
-        check_code(key, name, (), where)
-    elif key == "env.id":
+def _check(code: Named, places: Named, where: object) -> None:
+    for key, name in code:
+        _check_code(key, name, where)
+    for key, name in places:
+        check_typed(key, name, where, "was not typed in this command")
+
+
+def _check_code(key: str, name: str, where: object) -> None:
+    if key == "env.id":
         _check_id(name, where)
     else:
         check_code(key, name, [name.partition(":")[0]], where)
         if key.startswith("env.") and name not in vouched and not _is_of_a_plugin(key, name):
-            check_code(key, name, (), where)
+            check_typed(key, name, where)
 
 
 def _is_of_a_plugin(key: str, name: str) -> bool:
     """Say whether a function is an installed plug-in's own; what its modules import, or ours, could do anything."""
     top = name.partition(":")[0].partition(".")[0]
-    found = load_named(name, key)
+    try:
+        found = load_named(name, key)
+    except ConfigError:  # it leads into a module of another package, or nowhere
+        return False
     own = getattr(found, "__module__", "").partition(".")[0] == top
     if top == "gymnasium":
         import gymnasium
@@ -73,34 +84,58 @@ def _is_of_a_plugin(key: str, name: str) -> bool:
 def _check_id(env_id: str, where: object) -> None:
     """Refuse an id that names code.
 
-    A package that is installed vouches for its ids and for its classes of environments, not for all of its functions.
+    A package that is installed vouches for its classes of environments, and ids that stand for one; for no function.
     """
-    if not (modules := _modules_of(env_id)):
-        return
-    check_code("env.id", env_id, modules, where)
+    if modules := _modules_of(env_id):
+        check_code("env.id", env_id, modules, where)
     suite, task = registry.split(env_id)
     is_environment = registry.find_suite(suite).is_environment
     if env_id in vouched or is_environment is None:
         return
-    if not all(map(resolve(is_environment), task.split(SEPARATOR))):
-        check_code("env.id", env_id, [], where)
+    with usable_backend():  # looking at a class imports its module
+        is_sound = all(map(resolve(is_environment), task.split(SEPARATOR)))
+    if not is_sound:
+        check_typed("env.id", env_id, where, "is no class of an installed plug-in")
 
 
-def named(config: Experiment) -> Iterator[tuple[str, str]]:
-    """Yield the keys and values of a config by which code is imported or another machine is called."""
+def named(config: Experiment) -> Named:
+    """Yield the keys and values of a config by which code is imported, or something outside the run is used."""
+    yield from _code(config)
+    yield from _places(config)
+
+
+def _code(config: Experiment) -> Named:
     if ":" in config.algo.name:
         yield "algo.name", config.algo.name
     yield from (("observers", name) for name in config.observers)
     yield from (("trackers", name) for name in config.trackers if ":" in name)
-    yield from _named_in_env(config.env)
-    if config.sample.address:
-        yield "sample.address", config.sample.address
+    yield from _code_of_env(config.env)
 
 
-def _named_in_env(env: EnvConfig) -> Iterator[tuple[str, str]]:
-    if _modules_of(env.id):
+def _code_of_env(env: EnvConfig) -> Named:
+    if _modules_of(env.id) or not _is_listed(env.id):
         yield "env.id", env.id
     yield from ((f"env.{key}", name) for key, name in env.code())
+
+
+def _is_listed(env_id: str) -> bool:
+    """Say whether we know what makes an environment: an id that a package registered may stand for any function."""
+    suite, task = registry.split(env_id)
+    record = registry.find_suite(suite)
+    return record.is_environment is None or set(task.split(SEPARATOR)) <= set(record.ids)
+
+
+def _places(config: Experiment) -> Named:
+    """Yield the keys that name a file, an account or another machine."""
+    if config.sample.address:
+        yield "sample.address", config.sample.address
+    if "wandb" in config.trackers and config.wandb.entity:
+        yield "wandb.entity", config.wandb.entity
+    yield from _places_of_env(config.env)
+
+
+def _places_of_env(env: EnvConfig) -> Named:
+    yield from ((f"env.{key}", name) for key, name in env.places())
 
 
 def _modules_of(env_id: str) -> Sequence[str]:

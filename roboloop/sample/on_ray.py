@@ -23,6 +23,7 @@ from roboloop.core.cluster import connect, machines, room_for, telling_line
 from roboloop.core.errors import ConfigError, Diverged, UserError
 from roboloop.core.types import PortablePolicy
 from roboloop.core.version import __version__
+from roboloop.core.vouched import for_children, of_parent
 from roboloop.data.rollouts import COLUMNS
 from roboloop.sample.board import SharedBoard
 from roboloop.sample.config import SampleConfig
@@ -47,10 +48,11 @@ class RemoteWorker:
         self._versions: list[int | None] = []
         self._count, self._phase, self._env, self._moved_s = 0, IDLE, 0, time.monotonic()
 
-    def begin(self, job: dict[str, Any]) -> dict[str, Any]:
-        """Make the environments."""
+    def begin(self, job: dict[str, Any], modules: dict[str, str]) -> dict[str, Any]:
+        """Make the environments; ``modules`` are those that the user typed."""
         import ray
 
+        of_parent(modules)
         address: Any = ray.util.get_node_ip_address  # which has no types
         where = {"ip": address(), "node": ray.get_runtime_context().get_node_id()}
         if job["roboloop"] != __version__:
@@ -122,7 +124,7 @@ class RayLink:
         self._doubted_s: float | None = None
         self._probe_s = 0.0
         self._actor = place.actor()
-        self._open: deque[Any] = deque([self._actor.begin.remote({**job, "roboloop": __version__})])
+        self._open: deque[Any] = deque([self._actor.begin.remote({**job, "roboloop": __version__}, for_children())])
 
     @property
     def name(self) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -26,13 +27,26 @@ _STYLES: tuple[_Style, ...] = ("-", "--", ":")
 _GREY = "#666666"
 
 
+@contextmanager
+def our_style() -> Iterator[None]:
+    """Draw by matplotlib's defaults: it reads the matplotlibrc of the working directory, which may ask for TeX."""
+    try:
+        from matplotlib import rc_context, rcdefaults
+    except UnicodeDecodeError as error:
+        raise DataError(f"matplotlib reads ./matplotlibrc, which is no text: {error}") from None
+    with rc_context():
+        rcdefaults()
+        yield
+
+
 def plot_runs(runs: Sequence[Traced], out: Path, group_by: str = "experiment/task") -> Path:
     """Write the learning curves of runs as a PNG, one line per group."""
     groups = made_groups(runs, group_by)
     if not any(group.curves[measure] for group in groups for measure in MEASURES):
         where = f"{runs[0].experiment}/{runs[0].task}" if runs else "no runs given"
         raise DataError(f"{where}: nothing to plot yet, no success or return was logged")
-    write(_draw(groups), out)
+    with our_style():
+        write(_draw(groups), out)
     return out
 
 
@@ -50,33 +64,31 @@ def write(figure: Figure, out: Path) -> None:
 
 def _draw(groups: Sequence[Group]) -> Figure:
     # the figure is made without pyplot: no global state, no window, safe in a thread of the dashboard
-    from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     unit, unit_s = time_unit(groups)
     crowded = len(groups) > _CROWD
     measures = [measure for measure in MEASURES if any(group.curves[measure] for group in groups)]
-    with rc_context({"font.family": "DejaVu Sans", "font.size": 10}):
-        legend_rows = math.ceil(len(groups) / _legend_columns(groups))
-        figure = Figure(figsize=(11, 0.6 + 3.3 * len(measures) + 0.22 * legend_rows), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots(len(measures), 2, sharex="col", sharey="row", squeeze=False)
-        for row, measure in enumerate(measures):
-            for index, group in enumerate(groups):
-                curves = group.curves[measure]
-                values = [curve.value for curve in curves]
-                _draw_group(axes[row, 0], index, [curve.step for curve in curves], values, crowded)
-                timed = [curve for curve in curves if len(curve.wall_s)]
-                _draw_group(axes[row, 1], index, [c.wall_s / unit_s for c in timed], [c.value for c in timed], crowded)
-            dress(axes[row, 0], measure)
-            dress(axes[row, 1], measure)
-            axes[row, 0].set_ylabel({"success": "Success", "return": "Return"}[measure])
-        axes[-1, 0].set_xlabel("Environment steps")
-        axes[-1, 1].set_xlabel(f"Training time ({unit})")
-        axes[-1, 0].xaxis.set_major_formatter(lambda x, _: count(x))
-        figure.align_ylabels(axes[:, 0])
-        _legend(figure, groups)
+    legend_rows = math.ceil(len(groups) / _legend_columns(groups))
+    figure = Figure(figsize=(11, 0.6 + 3.3 * len(measures) + 0.22 * legend_rows), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(len(measures), 2, sharex="col", sharey="row", squeeze=False)
+    for row, measure in enumerate(measures):
+        for index, group in enumerate(groups):
+            curves = group.curves[measure]
+            values = [curve.value for curve in curves]
+            _draw_group(axes[row, 0], index, [curve.step for curve in curves], values, crowded)
+            timed = [curve for curve in curves if len(curve.wall_s)]
+            _draw_group(axes[row, 1], index, [c.wall_s / unit_s for c in timed], [c.value for c in timed], crowded)
+        dress(axes[row, 0], measure)
+        dress(axes[row, 1], measure)
+        axes[row, 0].set_ylabel({"success": "Success", "return": "Return"}[measure])
+    axes[-1, 0].set_xlabel("Environment steps")
+    axes[-1, 1].set_xlabel(f"Training time ({unit})")
+    axes[-1, 0].xaxis.set_major_formatter(lambda x, _: count(x))
+    figure.align_ylabels(axes[:, 0])
+    _legend(figure, groups)
     return figure
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from roboloop.core.errors import DataError
 from roboloop.track.curves import grouped
-from roboloop.track.plots import dress, lettered, look, write
+from roboloop.track.plots import dress, lettered, look, our_style, write
 from roboloop.track.report.scores import asked, final_evaluation
 from roboloop.track.stats import Floats
 from roboloop.track.summary import RunSummary
@@ -26,6 +26,7 @@ class Reached(NamedTuple):
     """Of each run that was asked for nothing."""
 
 
+@our_style()
 def plot_targets(runs: Sequence[RunSummary], out: Path) -> Path:
     """Draw the evaluations of runs over their targets; a run without targets is a level line."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -205,6 +205,9 @@ def test_bare_resume_starts_a_run_and_goes_on_with_it(tmp_path):
     again = roboloop("train", *args)
     assert again.returncode == 0
     assert "finished" in again.stdout
+    other = roboloop("train", *args, "--algo.gamma", 0.5)
+    assert (other.returncode, other.stderr.count("\n")) == (2, 1), other.stderr
+    assert "'algo.gamma' cannot change in a resumed run" in other.stderr
 
 
 def test_recipes_are_listed_and_all_are_valid():

@@ -235,6 +235,7 @@ def test_a_log_is_followed_from_where_it_was_left(tmp_path):
     log.write_text("one\ntwo\n")
     second = page.get(f"/api/log/{run_id(run)}", params={"from": first["to"]}).json()
     assert (first["text"], second["text"]) == ("one\n", "two\n")
+    assert page.get(f"/api/log/{run_id(run)}", params={"from": "9" * 5_000}).json()["text"] == "one\ntwo\n"
 
 
 def test_a_film_comes_in_the_parts_that_a_browser_asks_for(tmp_path):

@@ -1,11 +1,13 @@
 """``gym/module:Name``: a class or a function of a module is an environment without being registered."""
 
+import sys
+
 import gymnasium
 import numpy as np
 import pytest
 
 from roboloop.core.config import override, to_dict
-from roboloop.core.errors import ConfigError, DataError
+from roboloop.core.errors import ConfigError, DataError, UserError
 from roboloop.core.flags import parse_flags
 from roboloop.core.vouched import vouched
 from roboloop.envs import registry
@@ -100,6 +102,44 @@ def test_wrong_arguments_and_wrappers_are_one_line(keys, message):
         make(registry.config("gym/Pendulum-v1", **keys))
 
 
+@pytest.mark.parametrize(
+    ("env_id", "kwargs", "message"),
+    [
+        ("gym/roboloop/tiny-point-v0", {"env_id": "gym/os:system"}, "is tiny/point here: give that id"),
+        ("gym/HalfCheetah-v5", {"id": "x"}, r"env\.kwargs\.id is set by roboloop"),
+        ("gym/HalfCheetah-v5", {"max_episode_steps": 3}, r"env\.max_episode_steps is the horizon"),
+        ("gym/HalfCheetah-v5", {"xml_file": "/etc/passwd"}, "'gym/HalfCheetah-v5' cannot be made: ValueError"),
+        ("gym/gymnasium.wrappers:TimeLimit", {"env": "x", "max_episode_steps": 3}, "TimeLimit is a wrapper"),
+        ("gym/gymnasium.envs.mujoco:MujocoEnv", {"model_path": "x", "frame_skip": 1}, "cannot be made"),
+    ],
+)
+def test_what_no_constructor_takes_is_one_line(env_id, kwargs, message):
+    with pytest.raises(ConfigError, match=message):
+        make(registry.config(env_id, kwargs=kwargs))
+
+
+def test_a_package_that_is_not_there_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax", None)
+    for place in ("gym/phys2d/Pendulum-v0", "gym/gymnasium.envs.phys2d.pendulum:PendulumJaxEnv"):
+        with pytest.raises(UserError, match="jax"):
+            make(registry.config(place))
+
+
+def test_arguments_that_a_saved_file_names_are_no_files_and_no_ids_of_other_code(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "fifo").touch()
+    trust.check_env(registry.config("gym/Pendulum-v1", kwargs={"mode": "human", "g": 3.0}), "config.yaml")
+    for text in ("/etc/passwd", "../model.xml", "~/model.xml", "os:system", "fifo"):
+        for kwargs in ({"a": text}, {"a": {"b": [text]}}):
+            with pytest.raises(DataError, match=r"env\.kwargs\.a.*--trust"):
+                trust.check_env(registry.config("gym/Pendulum-v1", kwargs=kwargs), "config.yaml")
+
+
+def test_gymnasium_makes_no_other_task_of_ours_than_its_id_says():
+    with pytest.raises(ConfigError, match="leave env_id out"):
+        gymnasium.make("roboloop/tiny-point-v0", env_id="gym/Pendulum-v1")
+
+
 def test_wrappers_that_a_saved_file_names_need_somebody_who_vouches_for_them():
     with pytest.raises(DataError, match=r"env\.wrappers 'os:abort'.*--trust"):
         trust.check_env(registry.config("gym/Pendulum-v1", wrappers=["os:abort"]), "config.yaml")
@@ -135,6 +175,10 @@ HOSTILE = (
     "gym/gymnasium.envs.registration:pprint_registry",
     "gym/__main__:Mine+tests.python.own_env:Steer",
     "gym/Pendulum-v1+roboloop.cli:main",
+    "gym/roboloop.envs.as_gymnasium:GymnasiumEnv",
+    "gym/roboloop/tiny-point-v0",
+    "gym/roboloop:roboloop/tiny-point-v0",
+    "gym/GymV21Environment-v0",
 )
 
 

@@ -27,8 +27,11 @@ ROBOLOOP = (sys.executable, "-P", "-m", "roboloop.cli")
 MODULES = (
     "roboloop", "torch", "yaml", "numpy", "sitecustomize", "usercustomize", "stranger", "uvicorn", "starlette", "h11",
     "anyio", "msgspec", "gymnasium", "optuna", "wandb", "tensorboard", "matplotlib", "safetensors", "rich", "json",
-    "psutil", "train",
+    "psutil", "train", "ctypes", "multiprocessing", "mujoco", "OpenGL",
 )  # fmt: skip
+
+
+SMALL = ("--algo.rollout-steps", "16", "--algo.hidden", "8", "8", "--eval.episodes", "0", "--trackers")
 
 
 class Folder:
@@ -49,7 +52,7 @@ class Folder:
             (folder / f"{name}.py").write_text(self.code(f"{name}.py"))
         (folder / "train").write_text(self.code("train"))
         (folder / "evil.pth").write_text(f"import os; open({str(self.marks / 'pth')!r}, 'w').close()\n")
-        (folder / "matplotlibrc").write_text("backend: module://stranger\n")
+        (folder / "matplotlibrc").write_text("backend: module://stranger\ntext.usetex: True\n")
         (folder / "bin").mkdir(exist_ok=True)
         for name in ("python", "roboloop", "ffmpeg", "git", "nvidia-smi"):
             (folder / "bin" / name).write_text(f"#!/bin/sh\ntouch {self.marks / name}\n")
@@ -159,7 +162,26 @@ def test_the_page_of_a_strangers_folder_and_its_buttons_run_no_code(folder, tiny
     assert folder.ran() == []
 
 
-SMALL = ("--algo.rollout-steps", "16", "--algo.hidden", "8", "8", "--eval.episodes", "0", "--trackers")
+def test_drawing_in_a_strangers_folder_runs_none_of_its_code(folder):
+    pytest.importorskip("dm_control")
+    folder.plant(folder.path)
+    where = ("dmc/cartpole-swingup", "--env.observe", "pixels", "--env.max-episode-steps", "2")
+    done = folder.do("record", *where, "--random", "--episodes", "1", "--out", "data")
+    assert folder.ran() == []
+    assert "Traceback" not in done.stderr
+    done = folder.do("envs", "check", "gym/HalfCheetah-v5", "--steps", "2")  # whose import asks GLFW's library
+    assert folder.ran() == []
+    assert done.returncode == 0, done.stderr
+
+
+def test_ray_workers_in_a_strangers_folder_run_none_of_its_code_but_find_what_was_typed(folder):
+    pytest.importorskip("ray")
+    folder.plant(folder.path)
+    (folder.path / "mine.py").write_text("from gymnasium.envs.classic_control import PendulumEnv as Mine\n")
+    on_ray = ("--sample.on", "ray", "--sample.workers", "1", "--algo", "ppo", "--env.max-episode-steps", "20")
+    done = folder.do("train", "--env", "gym/mine:Mine", *on_ray, *SMALL, "--steps", "32")
+    assert folder.ran() == []
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_sweep_in_a_strangers_folder_runs_none_of_its_code(folder):
@@ -184,6 +206,8 @@ def test_a_sweep_in_a_strangers_folder_runs_none_of_its_code(folder):
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
     done = folder.do(*words, *SMALL, "--steps", "256", "--seeds", "0", "1")
     assert "Traceback" not in done.stderr + done.stdout
-    fresh = json.loads((sweep / "gamma=0.9" / "CartPole-v1" / "1" / "status.json").read_text())
+    run = sweep / "gamma=0.9" / "CartPole-v1" / "1"
+    fresh = json.loads((run / "status.json").read_text())
     assert (fresh["state"], fresh["step"]) == ("done", 256), done.stdout + done.stderr
+    assert (run / "plots" / "curve.png").exists()
     assert folder.ran() == []

@@ -92,6 +92,7 @@ def test_a_trainer_killed_in_mid_episode_leaves_an_arm_that_holds_and_loses_no_w
     kept = rows(trainer.path)
     assert kept[: len(before)] == before
     command = [sys.executable, "-m", "roboloop.cli", "train", "--resume", str(trainer.path)]
+    command += ["--env.panda.address", rig.address]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=6 * PATIENCE_S)
     assert done.returncode == 0, done.stderr
     after = rows(trainer.path)

@@ -10,8 +10,12 @@ import pytest
 import yaml
 
 from roboloop.cli import main
+from roboloop.core.errors import DataError
 from roboloop.core.sealed import seal_text
+from roboloop.core.vouched import vouched
+from roboloop.envs import registry
 from roboloop.launch.plan import command_of
+from roboloop.run import checkpoint, trust
 from roboloop.track.read import SWEEP
 from tests.run.helpers import train
 
@@ -30,10 +34,14 @@ def mark(tmp_path, monkeypatch):
 
 @pytest.fixture
 def hostile(tiny):
-    """Make a run whose config says something else, with a digest that fits: a stranger can compute it too."""
+    """Make a run whose config says something else, with a digest that fits: a stranger can compute it too.
 
-    def make(**changes):
-        path = train(tiny(), crash_after=250)
+    ``forged`` are keys that its checkpoints say too; ``trained`` is how the run was trained.
+    """
+
+    def make(trained=None, forged=None, **changes):
+        path = train(tiny(**(trained or {})), crash_after=250)
+        changes |= forged or {}
         data = yaml.safe_load((path / "config.yaml").read_text())
         for key, value in changes.items():
             *sections, name = key.split("__")
@@ -42,6 +50,10 @@ def hostile(tiny):
                 section = section[part]
             section[name] = value
         (path / "config.yaml").write_bytes(seal_text(yaml.safe_dump(data, sort_keys=False)))
+        for manifest in path.glob("checkpoints/*/manifest.json") if forged else ():
+            body = json.loads(manifest.read_text())["body"]
+            body["config"] |= {key.replace("__", "."): value for key, value in forged.items()}
+            manifest.write_text(json.dumps({"sha256": checkpoint._digest(body), "body": body}))
         return path
 
     return make
@@ -61,8 +73,11 @@ VERBS = (
 )
 
 
+OURS_BELOW_GYM = {"env__id": "gym/roboloop/tiny-point-v0", "env__kwargs": {"env_id": "gym/stranger:Pendulum-v1"}}
+
+
 @pytest.mark.parametrize(
-    "changes", [{"observers": ["stranger:Watch"]}, {"env__id": "gym/stranger:Pendulum-v1"}], ids=str
+    "changes", [{"observers": ["stranger:Watch"]}, {"env__id": "gym/stranger:Pendulum-v1"}, OURS_BELOW_GYM], ids=str
 )
 def test_code_that_a_run_names_is_not_imported_by_any_verb(hostile, mark, tmp_path, capsys, changes):
     path = hostile(**changes)
@@ -127,11 +142,59 @@ def test_an_address_that_a_run_names_is_not_called(hostile, capsys):
     listening.close()
 
 
-def test_code_that_a_dataset_names_is_not_imported(tmp_path, mark, capsys):
+@pytest.mark.parametrize(("then", "now"), [({}, {"g": 3.0}), ({"g": 3.0}, {}), ({"g": 3.0}, {"g": 4.0})])
+def test_arguments_that_were_changed_after_a_checkpoint_make_it_another_experiment(hostile, capsys, then, now):
+    path = hostile(trained={"env": {"kwargs": then}}, env__kwargs=now)
+    assert main(["train", "--resume", str(path)]) == 2
+    assert f"config.yaml says env.kwargs {now}" in capsys.readouterr().err
+
+
+def test_a_fork_is_made_beside_its_run_whatever_folder_the_run_names(hostile, tmp_path):
+    path = hostile(forged={"runs_dir": str(tmp_path / "victim")})
+    assert main(["train", "--fork", str(path), "--at", "200", "--experiment", "fork", "--steps", "210"]) == 0
+    assert not (tmp_path / "victim").exists()
+    assert (path.parents[2] / "fork" / "Pendulum-v1" / "0" / "config.yaml").exists()
+    copy = path.rename(tmp_path / "copy")
+    assert main(["train", "--fork", str(copy), "--at", "200", "--experiment", "fork", "--steps", "210"]) == 0
+    assert (tmp_path / "fork" / "Pendulum-v1" / "0" / "config.yaml").exists()
+
+
+def test_an_arm_that_a_run_names_is_taken_only_by_who_types_its_address():
+    rig = registry.config("panda/reach", panda={"driver": "process", "address": "127.0.0.1:7317"})
+    with pytest.raises(DataError, match=r"env\.panda\.address '127\.0\.0\.1:7317'.*--trust"):
+        trust.check_env(rig, "config.yaml")
+    with vouched.during(["127.0.0.1:7317"]):
+        trust.check_env(rig, "config.yaml")
+
+
+def test_the_account_that_a_run_is_sent_to_is_one_that_was_typed(tiny):
+    to_a_stranger = tiny(trackers=["wandb"], wandb={"entity": "stranger"})
+    with pytest.raises(DataError, match=r"wandb\.entity 'stranger'.*--trust"):
+        trust.check(to_a_stranger, "config.yaml")
+    trust.check(tiny(wandb={"entity": "stranger"}), "config.yaml")
+
+
+def test_a_file_that_the_arguments_of_an_environment_name_is_not_opened(hostile, tmp_path, capsys):
+    os.mkfifo(tmp_path / "model.xml")
+    path = hostile(env__id="gym/HalfCheetah-v5", env__kwargs={"xml_file": str(tmp_path / "model.xml")})
+    assert main(["eval", str(path), "--episodes", "1"]) == 2
+    assert "env.kwargs.xml_file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kwargs"),
+    [
+        ("gym/stranger:Pendulum-v1", {}),
+        ("gym/roboloop/tiny-point-v0", {"env_id": "gym/stranger:Pendulum-v1"}),
+        ("gym/roboloop/tiny-point-v0", {"reward": "stranger:f"}),
+    ],
+)
+def test_code_that_a_dataset_names_is_not_imported(tmp_path, mark, capsys, env_id, kwargs):
     data = tmp_path / "data"
     assert main(["record", "gym/Pendulum-v1", "--random", "--episodes", "1", "--out", str(data)]) == 0
-    schema = data / "schema.json"
-    schema.write_text(schema.read_text().replace("gym/Pendulum-v1", "gym/stranger:Pendulum-v1"))
+    schema = json.loads((data / "schema.json").read_text())
+    schema["env_id"], schema["source"]["env"]["kwargs"] = env_id, kwargs
+    (data / "schema.json").write_text(json.dumps(schema))
     runs = str(tmp_path / "runs")
     assert main(["train", "--algo", "bc", "--dataset", str(data), "--runs-dir", runs, "--steps", "2"]) == 2
     assert "--trust" in capsys.readouterr().err

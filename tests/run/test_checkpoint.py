@@ -3,7 +3,7 @@ import os
 import numpy as np
 import pytest
 
-from roboloop.core.errors import DataError
+from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.state import equal
 from roboloop.data.journal import START
 from roboloop.run import checkpoint
@@ -23,6 +23,19 @@ def test_a_checkpoint_comes_back_as_it_was(tmp_path):
     point = checkpoint.at_step(tmp_path, 5)
     assert point.step == 5
     assert equal(point.state, {"algo": {"w": np.ones(100, np.float32)}, "clock": {"step": 5}})
+
+
+@pytest.mark.parametrize(
+    "written", [{}, {"seed": 0}, {"seed": 0, "env.kwargs.g": 3.0}, {"seed": 0, "env.kwargs": {"g": 3.0}}], ids=str
+)
+def test_what_a_mapping_held_is_known_as_every_version_wrote_it(tmp_path, written):
+    point = Checkpoint(tmp_path / "run" / "checkpoints" / "step-5", 5, {}, START, {}, {}, written)
+    kwargs = {"g": 3.0} if len(written) > 1 else {}
+    point.check_config({"seed": 0, "env.kwargs": kwargs, "a.new.key": 1})
+    for other in ({}, {"g": 3.0}, {"g": 4.0}):
+        if written and other != kwargs:
+            with pytest.raises(ConfigError, match=r"config\.yaml says env\.kwargs"):
+                point.check_config({"seed": 0, "env.kwargs": other})
 
 
 def test_any_flipped_byte_in_any_file_is_found(tmp_path):

@@ -12,9 +12,20 @@ from roboloop.run.build import build
 from roboloop.run.evaluate import Summary
 from roboloop.run.rundir import RunDir
 from roboloop.run.runner import Runner
+from roboloop.run.training import Training
 from roboloop.track import terminal
 from tests.run.helpers import make_runner
 from tests.track.test_terminal import Terminal
+
+
+def test_a_run_is_done_whatever_happens_to_its_picture(tiny, monkeypatch, capsys):
+    def broken(runs, out):
+        raise RuntimeError("latex could not be found")
+
+    monkeypatch.setattr("roboloop.track.plots.plot_runs", broken)
+    done = Training([]).start(tiny(steps=80))
+    assert done.state == "done"
+    assert "no curve: RuntimeError" in capsys.readouterr().out
 
 
 def scripted(successes):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pytest
 from PIL import Image
@@ -69,6 +70,14 @@ def test_training_goes_before_what_was_evaluated_afterwards(tmp_path: Path) -> N
 def test_many_noisy_groups_without_eval_or_timing_still_fit(tmp_path: Path) -> None:
     runs = [make_run(tmp_path, f"e{i}", seed, "train", 1000, timed=False) for i in range(10) for seed in range(2)]
     assert is_sane_png(plot_runs(runs, tmp_path / "curves.png"))
+
+
+def test_what_matplotlib_was_told_by_a_file_changes_no_picture(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path, "sac", seed) for seed in range(2)]
+    plot_runs(runs, tmp_path / "plain.png")
+    with matplotlib.rc_context({"text.usetex": True, "text.latex.preamble": r"\input{/etc/passwd}", "savefig.dpi": 3}):
+        plot_runs(runs, tmp_path / "told.png")
+    assert (tmp_path / "told.png").read_bytes() == (tmp_path / "plain.png").read_bytes()
 
 
 def test_a_run_with_one_point_can_be_drawn(tmp_path: Path) -> None:

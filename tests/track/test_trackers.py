@@ -147,9 +147,13 @@ def test_events_are_never_written_or_deleted_through_a_link(tmp_path: Path, run:
     assert [path.read_text() for path in victim.iterdir()] == ["precious"]
 
 
-@pytest.mark.parametrize("odd", ["folder", "id", "long id", "id that is a path", "settings", "FIFO"])
+@pytest.mark.parametrize(
+    "odd", ["folder", "id", "long id", "id that is a path", "settings", "settings here", "hidden settings here", "FIFO"]
+)
 @pytest.mark.parametrize("kind", [Wandb, Trackio])
-def test_odd_files_of_a_tracker_in_a_run_are_refused(tmp_path: Path, run: Path, kind: type[Tracker], odd: str) -> None:
+def test_odd_files_of_a_tracker_in_a_run_are_refused(
+    tmp_path: Path, run: Path, kind: type[Tracker], odd: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name = kind.__name__.lower()
     pytest.importorskip(name, reason=f"the extra {name} is not installed")
     victim, folder = tmp_path / "victim", run / name
@@ -165,10 +169,13 @@ def test_odd_files_of_a_tracker_in_a_run_are_refused(tmp_path: Path, run: Path, 
         (folder / "id.txt").write_text("a" * 10_000)
     elif odd == "id that is a path":
         (folder / "id.txt").write_text("../../*")
-    elif odd == "settings":  # W&B reads it where it stands in the working directory: it may name another server
+    elif "settings" in odd:  # W&B reads them in the working directory: they may name another server
         if kind is not Wandb:
             pytest.skip("only W&B reads settings")
-        (folder / "settings").write_text("[default]\nbase_url = http://127.0.0.1:9\n")
+        monkeypatch.chdir(tmp_path)
+        place = {"settings": folder, "settings here": Path("wandb"), "hidden settings here": Path(".wandb")}[odd]
+        place.mkdir(exist_ok=True)
+        (place / "settings").write_text("[default]\nbase_url = http://127.0.0.1:9\n")
     elif odd == "FIFO":
         os.mkfifo(folder / "id.txt")
     with pytest.raises(DataError):
@@ -198,6 +205,7 @@ class NeedsWords(TensorBoard):
         ),
         (["none"], "for none, give --trackers without a name"),
         (["wandb", "wandb"], "tracker 'wandb' is named twice"),
+        (["roboloop.core.child:subprocess.Popen"], "module roboloop.core.child has no 'subprocess.Popen'"),
         (["no_such_package:X"], "tracker 'no_such_package:X': there is no module 'no_such_package'"),
         ([f"{__name__}:NotThere"], "has no 'NotThere'"),
         ([f"{__name__}:NotOpen"], r"has no open\(\): a tracker is a class with open, write, close"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from roboloop.envs.findings import BUDGET_S, Findings
 from roboloop.envs.gym.check import GymCheck
-from roboloop.envs.gym.suite import GymEnvConfig
-from roboloop.envs.gym.world import ATARI, DEFAULT_HORIZON, raw
+from roboloop.envs.gym.suite import ATARI, GymEnvConfig
+from roboloop.envs.gym.world import DEFAULT_HORIZON, raw
 
 
 def examine(task: str, cfg: GymEnvConfig, found: Findings, steps: int, short: bool) -> None:

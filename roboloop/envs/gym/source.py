@@ -16,11 +16,15 @@ from gymnasium.envs.registration import find_highest_version, load_env_creator, 
 from roboloop.core.errors import ConfigError, MissingExtra, UserError, nearest
 from roboloop.core.raised import where
 from roboloop.core.resolve import load_named, resolve
-from roboloop.envs.gym.suite import GymEnvConfig
+from roboloop.core.vouched import is_of_plugin
+from roboloop.envs import gymnasium_ids
+from roboloop.envs.gym.suite import ATARI, SUITE, GymEnvConfig
 
 MAIN = "__main__"
 """Module of what a script or a notebook defines: no other process can import it."""
 PICTURES = {"render_mode": "rgb_array"}
+_OF_MAKE = ("id", "max_episode_steps", "disable_env_checker")
+"""Arguments of ``gymnasium.make`` itself, which we give."""
 Maker = Callable[..., "gymnasium.Env[Any, Any]"]
 
 
@@ -94,10 +98,14 @@ def _find(task: str, kwargs: Mapping[str, Any]) -> GymSource:
 
 
 def is_environment(task: str) -> bool:
-    """Say whether a name stands for an id or a class of environments; a function that is called could do anything."""
+    """Say whether a name stands for a plug-in's class of environments; a function that is called could do anything."""
     module, _, name = task.rpartition(":")
-    maker = _named(task, module, name) if module not in ("", MAIN) else None
-    return maker is None or (inspect.isclass(maker) and issubclass(maker, gymnasium.Env))
+    if module == MAIN or task.startswith(ATARI):
+        return True
+    maker = (_named(task, module, name) if module else None) or _registered_maker(name)
+    if maker is None:
+        return True  # making it says that nobody registered it
+    return inspect.isclass(maker) and issubclass(maker, gymnasium.Env) and is_of_plugin(maker.__module__)
 
 
 def _named(task: str, module: str, name: str) -> Any:
@@ -106,7 +114,7 @@ def _named(task: str, module: str, name: str) -> Any:
     if name in gymnasium.registry:
         return None
     try:
-        return reduce(getattr, name.split("."), held)
+        found: Any = reduce(getattr, name.split("."), held)
     except AttributeError:
         if _has_version(name):
             return None
@@ -115,6 +123,9 @@ def _named(task: str, module: str, name: str) -> Any:
         raise ConfigError(
             f"unknown Gymnasium env {name!r}: module {module} neither registers nor has it{hint}"
         ) from None
+    if inspect.isclass(found) and issubclass(found, gymnasium.Wrapper):
+        raise ConfigError(f"env 'gym/{task}' cannot be made: {name} is a wrapper, for env.wrappers")
+    return found
 
 
 def _imported(task: str, module: str) -> Any:
@@ -135,7 +146,21 @@ def _has_version(name: str) -> bool:
     return version is None and find_highest_version(space, plain) is not None
 
 
+def _registered_maker(name: str) -> Any:
+    """Return what makes the environment of an id; None of an id that nobody registered."""
+    if name not in gymnasium.registry:
+        return None
+    entry = gymnasium.registry[name].entry_point
+    with _as_one_line(f"gym/{name}"):
+        return load_env_creator(entry) if isinstance(entry, str) else entry
+
+
 def _registered(name: str, kwargs: Mapping[str, Any]) -> GymSource:
+    if direct := gymnasium_ids.ids().get(name):
+        raise ConfigError(f"env 'gym/{name}' is {direct} here: give that id")
+    if taken := next((key for key in _OF_MAKE if key in kwargs), None):
+        hint = " (env.max_episode_steps is the horizon)" if taken == "max_episode_steps" else ""
+        raise ConfigError(f"env.kwargs.{taken} is set by roboloop: leave it out{hint}")
     try:
         limit = gymnasium.spec(name).max_episode_steps
     except gymnasium.error.Error:
@@ -146,11 +171,12 @@ def _registered(name: str, kwargs: Mapping[str, Any]) -> GymSource:
 def _make_registered(name: str, kwargs: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
     """Make an environment by its id without a time limit, or say in one line why it cannot be made."""
     try:
-        entry: Any = gymnasium.spec(name).entry_point
-        maker = load_env_creator(entry) if isinstance(entry, str) else entry
-        _check_arguments(f"gym/{name}", maker, {**gymnasium.spec(name).kwargs, **kwargs})
+        own = gymnasium.spec(name).kwargs
+        maker = _registered_maker(name)
+        _check_arguments(f"gym/{name}", maker, {**own, **kwargs})
         # older ones do not know the keyword of pictures
-        return gymnasium.make(name, max_episode_steps=-1, disable_env_checker=True, **_pictures(maker), **kwargs)
+        with _as_one_line(f"gym/{name}"):
+            return gymnasium.make(name, max_episode_steps=-1, disable_env_checker=True, **_pictures(maker), **kwargs)
     except gymnasium.error.DependencyNotInstalled as error:
         reason = str(error).splitlines()[0]
         wanted = "pip install 'roboloop[box2d]'" if "box2d" in reason.lower() else reason
@@ -158,6 +184,21 @@ def _make_registered(name: str, kwargs: Mapping[str, Any]) -> gymnasium.Env[Any,
     except gymnasium.error.Error as error:
         known = nearest(name, gymnasium.registry)
         raise ConfigError(f"unknown Gymnasium env {name!r}{known or ': ' + str(error).splitlines()[0]}") from error
+
+
+@contextmanager
+def _as_one_line(env_id: str) -> Iterator[None]:
+    """Name what a module or a constructor raises; a stranger's file may have given any arguments."""
+    try:
+        yield
+    except (UserError, gymnasium.error.Error, MemoryError):
+        raise  # which are one line elsewhere
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in SUITE.packages:
+            raise  # whose extra is named elsewhere
+        raise MissingExtra(f"env {env_id!r} needs a package: {error}") from error
+    except Exception as error:
+        raise ConfigError(f"env {env_id!r} cannot be made: {where(error)}") from error
 
 
 def _check_arguments(env_id: str, maker: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
@@ -174,7 +215,8 @@ def _construct(task: str, maker: Maker, kwargs: Mapping[str, Any]) -> gymnasium.
     """Call what makes an environment; one that makes something else is one line."""
     options = {**(_pictures(maker) if _takes_render_mode(maker) else {}), **kwargs}
     _check_arguments(f"gym/{task}", maker, options)
-    env = maker(**options)
+    with _as_one_line(f"gym/{task}"):
+        env = maker(**options)
     if not isinstance(env, gymnasium.Env):
         raise ConfigError(f"env 'gym/{task}' cannot be made: it returned a {type(env).__name__}, not a gymnasium.Env")
     return env

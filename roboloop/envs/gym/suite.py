@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +44,8 @@ IDS = (
     "ALE/SpaceInvaders-v5",
 )
 """Gymnasium's common tasks; the lander, the walker and the car need the extra box2d, ALE's games atari."""
+ATARI = "ALE/"
+"""Beginning of the ids of Atari's games."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,27 @@ class GymEnvConfig(PictureEnvConfig):
         """Yield the keys that name code; wrappers are some."""
         yield from super().code()
         yield from (("wrappers", name) for name in self.wrappers)
+
+    def places(self) -> Iterator[tuple[str, str]]:
+        """Yield the keys that name a file; a constructor may open what it is given."""
+        yield from super().places()
+        yield from ((key, text) for key, text in _texts("kwargs", self.kwargs) if _may_be_place(text))
+
+
+def _texts(key: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from _texts(f"{key}.{name}", part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from _texts(key, part)
+    elif isinstance(value, str):
+        yield key, value
+
+
+def _may_be_place(text: str) -> bool:
+    """Say whether a text can be a path, an id with a module, or the name of a file in the working directory."""
+    return any(sign in text for sign in "/:~") or os.path.lexists(text)
 
 
 def modules(task: str) -> Sequence[str]:

@@ -13,14 +13,13 @@ from roboloop.core.fields import MASK
 from roboloop.core.types import Array
 from roboloop.envs.env import EpisodeEnv, Outcome, Task, repeated
 from roboloop.envs.gym import source
-from roboloop.envs.gym.suite import GymEnvConfig
+from roboloop.envs.gym.suite import ATARI, GymEnvConfig
 from roboloop.envs.headless import check_backend, quick_pictures
 from roboloop.envs.replay import ReplayWorld
 from roboloop.envs.spaces import Observations, columns, decoder, observations
 
 DEFAULT_HORIZON = 1000
 """For ids that register no limit of their own."""
-ATARI = "ALE/"
 
 
 class GymWorld(ReplayWorld):

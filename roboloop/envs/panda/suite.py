@@ -33,6 +33,11 @@ class PandaEnvConfig(EnvConfig):
         if ":" in self.panda.driver:
             yield "panda.driver", self.panda.driver
 
+    def places(self) -> Iterator[tuple[str, str]]:
+        """Yield the keys that name a file or an address; the arm's is one."""
+        if self.panda.address:
+            yield "panda.address", self.panda.address
+
     @property
     def on_wall_clock(self) -> bool:
         """Whether a driver leads the arm that does not wait."""

@@ -27,8 +27,10 @@ class Wandb:
     def open(self, run: TrackedRun) -> None:
         """Begin the W&B run of this directory again; one on the server goes on where it ends."""
         folder = own_directory(run.path / "wandb")
-        if os.path.lexists(folder / "settings"):
-            raise DataError(f"{folder / 'settings'} could send the run elsewhere: delete it, or leave out wandb")
+        for settings in (place / name / "settings" for place in (run.path, Path()) for name in ("wandb", ".wandb")):
+            if os.path.lexists(settings):
+                keep = "keep what you need of it in ~/.config/wandb/settings, or leave out wandb"
+                raise DataError(f"{settings} could send the run and your key elsewhere: {keep}")
         options, own = run.config["wandb"], saved_id(folder / "id.txt") or uuid.uuid4().hex
         replace_atomic(folder / "id.txt", own.encode())
         try:
