@@ -98,7 +98,8 @@ class AlgorithmSpec:
 
     What learns from a replay or a dataset has ``batch_size``; from rollouts ``rollout_steps`` and, if an update may
     take fewer environments than there are, ``batch_envs``; from a dataset ``context``, the steps of a window. A field
-    with ``metadata=RESOURCE`` may change when a run is resumed.
+    with ``metadata=RESOURCE`` may change when a run is resumed. If there is ``code()``, it yields the keys that name
+    code, each with its ``module:attr``: in a saved run they are used only if they are a plug-in's own or typed again.
     """
     learns_from: LearnsFrom
     make: Function

@@ -148,12 +148,6 @@ def _top(module: str) -> str:
     return module.partition(".")[0]
 
 
-def check_module(key: str, name: str) -> None:
-    """Refuse ``module:attr`` as ``check_code`` does; a name without a module is of roboloop."""
-    if ":" in name:
-        check_code(key, name, [name.partition(":")[0]])
-
-
 def _plugins() -> set[str]:
     """Return the top-level modules of installed plug-ins."""
     points = metadata.entry_points()

@@ -62,7 +62,12 @@ def _check_code(key: str, name: str, where: object) -> None:
         _check_id(name, where)
     else:
         check_code(key, name, [name.partition(":")[0]], where)
-        if key.startswith("env.") and name not in vouched and not _is_of_a_plugin(key, name):
+        if (
+            key.startswith(("env.", "algo."))
+            and key != "algo.name"
+            and name not in vouched
+            and not _is_of_a_plugin(key, name)
+        ):
             check_typed(key, name, where)
 
 
@@ -107,6 +112,7 @@ def named(config: Experiment) -> Named:
 def _code(config: Experiment) -> Named:
     if ":" in config.algo.name:
         yield "algo.name", config.algo.name
+    yield from ((f"algo.{key}", name) for key, name in getattr(config.algo, "code", tuple)())
     yield from (("observers", name) for name in config.observers)
     yield from (("trackers", name) for name in config.trackers if ":" in name)
     yield from _code_of_env(config.env)

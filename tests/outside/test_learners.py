@@ -11,14 +11,14 @@ from outside.tqc import TQC, TQCConfig
 
 from roboloop.algos.learner.replay_learner import ReplayLearner
 from roboloop.algos.policy import UniformPolicy
-from roboloop.algos.sac import sac
-from roboloop.algos.sac.config import SACConfig
-from roboloop.algos.spec import Setup
+from roboloop.core.config import override
 from roboloop.core.errors import DataError
 from roboloop.core.vouched import vouched
 from roboloop.data.replay import Replay
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.registry import make
+from roboloop.run import trust
+from roboloop.run.config import Experiment
 from roboloop.run.evaluate import TEST, Evaluator, Plan
 from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.group import plans
@@ -110,10 +110,10 @@ def test_a_wrong_network_is_one_line(net, message):
     assert (done.returncode, done.stderr) == (2, f"roboloop: {message}\n")
 
 
-def test_a_network_that_only_a_saved_run_names_is_not_imported():
-    config = dataclasses.replace(SACConfig(), net="stranger:network")
-    setup = Setup(config, make(POINT).spec, POINT, 1, 0, "cpu", None)
+@pytest.mark.parametrize("net", ["stranger:network", "roboloop.core.child:subprocess.run", "roboloop.api:train"])
+def test_a_network_that_only_a_saved_run_names_must_be_a_plug_ins_own(net):
+    saved = override(Experiment(), {"algo": {"net": "outside.simba:residual"}})
     vouched.take(["eval", "run"])
-    for use in (sac.make, lambda s: sac.load_policy(s, {"policy": {}})):
-        with pytest.raises(DataError, match=r"^algo.net 'stranger:network' is neither of roboloop nor of an installed"):
-            use(setup)
+    trust.check(saved, "config.yaml")
+    with pytest.raises(DataError, match=f"^config.yaml: algo.net '{net}' is neither of roboloop nor of an installed"):
+        trust.check(override(saved, {"algo": {"net": net}}), "config.yaml")

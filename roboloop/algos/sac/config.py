@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -98,6 +99,11 @@ class SACConfig(SACSettings):
     """Numbers to which actor and critics each narrow what the convolutions say."""
     shift_px: int = 4
     """Sampled pictures are shifted by up to so many pixels either way (DrQ, arXiv:2004.13649); 0 leaves them."""
+
+    def code(self) -> Iterator[tuple[str, str]]:
+        """Yield the keys that name code, each with its ``module:attr``."""
+        if ":" in self.net:
+            yield "net", self.net
 
     def check(self) -> None:
         """Raise ConfigError where values are impossible or contradict each other."""

@@ -14,7 +14,6 @@ from roboloop.algos.learner.replay_learner import ReplayLearner
 from roboloop.algos.sac.config import SACConfig
 from roboloop.algos.spec import Setup
 from roboloop.core.types import Algorithm, EnvSpec, PortablePolicy, State
-from roboloop.core.vouched import check_module
 from roboloop.nets.modules import Ensemble, make_net, tanh_gaussian
 from roboloop.nets.observations import Fields
 
@@ -91,13 +90,11 @@ def make_sac(cfg: SACConfig, spec: EnvSpec, frame_stack: int, seed: int, device:
 
 def make(setup: Setup) -> Algorithm:
     """Return SAC for a run."""
-    check_module("algo.net", setup.config.net)
     return make_sac(setup.config, setup.spec, setup.frame_stack, setup.seed, setup.device)
 
 
 def load_policy(setup: Setup, state: State) -> PortablePolicy:
     """Return the policy of a saved state."""
-    check_module("algo.net", setup.config.net)
     if "net" in state["policy"]:  # of pictures, or of a run from before there were learners
         from roboloop.algos.mtsac import mtsac
 
