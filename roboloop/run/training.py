@@ -15,6 +15,7 @@ from roboloop.core.files import is_there
 from roboloop.core.flags import with_kinds
 from roboloop.core.shared_state import borrowed
 from roboloop.core.text import printable
+from roboloop.core.vouched import FLAG
 from roboloop.run import checkpoint, recipes, trust
 from roboloop.run.build import Parts, build
 from roboloop.run.config import Experiment, identity
@@ -189,10 +190,11 @@ class Training:
                 progress.note(f"resumed at step {step}")
             state = runner.train()
             progress.finish()
-            hint = f"; go on with: roboloop train --resume {run.path}" if state == "stopped" else ""
+            trusted = f" {FLAG}" if trust.names_any(cfg) else ""
+            hint = f"; go on with: roboloop train --resume {run.path}{trusted}" if state == "stopped" else ""
             progress.note(f"{state} at step {runner.clock.step}{hint}")
             if state == "done" and not cfg.eval.episodes:
-                progress.note(f"not evaluated yet: roboloop eval {run.path} --checkpoint all")
+                progress.note(f"not evaluated yet: roboloop eval {run.path} --checkpoint all{trusted}")
             _draw_curve(run, progress.note)
             return Trained(run.path, state, runner.clock.step)
 
