@@ -7,6 +7,7 @@ import math
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -54,6 +55,13 @@ def check_actions(action: Array, action_dim: int) -> None:
         raise Diverged("an action of the policy is not finite: training has diverged; the last good checkpoint is kept")
 
 
+def _floats(dtype: np.dtype[Any]) -> tuple[Any, ...]:
+    """Return what an observation is indexed by to reach each part of it that may hold NaN: the whole, or fields."""
+    if dtype.names is None:
+        return (...,) if dtype.kind == "f" else ()
+    return tuple(name for name in dtype.names if dtype[name].base.kind == "f")
+
+
 class EnvGroup:
     """Steps its environments in lock step; each is reset at its own episode's end with its own derived seed."""
 
@@ -64,7 +72,7 @@ class EnvGroup:
         self._max_faults = max_faults
         self._stacked = shape.stacked
         self._obs_shape = tuple(shape.spec.obs_shape)
-        self._plain = shape.spec.obs_dtype.names is None and shape.spec.obs_dtype.kind == "f"
+        self._floats = _floats(shape.spec.obs_dtype)
         self._rng = stream(plan.seed, "explore", plan.index, *([plan.restart] if plan.restart else []))
         self._acting = Acting(shape.spec, plan.num_envs, shape.frame_stack, shape.memory_size)
         self._episode = np.zeros(plan.num_envs, np.int64)
@@ -107,8 +115,12 @@ class EnvGroup:
             raise ValueError(f"returned an observation of shape {np.shape(obs)}, its spec says {self._obs_shape}")
         if not np.isfinite(reward):
             raise ValueError(f"returned the reward {reward}")
-        if self._plain and not np.isfinite(obs.sum()) and not np.isfinite(obs).all():
+        if not self._is_finite(obs):
             raise ValueError("returned an observation that is not finite")
+
+    def _is_finite(self, obs: Array) -> bool:
+        parts = (obs[part] for part in self._floats)
+        return all(bool(np.isfinite(part.sum()) or np.isfinite(part).all()) for part in parts)
 
     @property
     def _seen(self) -> Array:

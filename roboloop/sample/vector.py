@@ -81,7 +81,7 @@ class VectorGroup(EnvGroup):
             raise ValueError(f"returned observations of shape {obs.shape}, its spec says {wanted}")
         if not np.isfinite(reward).all():
             raise ValueError(f"returned the reward {reward[~np.isfinite(reward)][0]}")
-        if self._plain and not np.isfinite(obs).all():
+        if not self._is_finite(obs):
             raise ValueError("returned observations that are not finite")
 
     def _step_all(self, t: int, policy: Policy, out: Rollout) -> None:

@@ -68,3 +68,4 @@ def test_overwrite_moves_the_old_run_aside_and_starts_over(tmp_path):
     assert "is now" in done.stdout
     kept = sorted(path.name for path in (tmp_path / "default" / "point").iterdir())
     assert kept == ["0", "0.old-1"]
+    assert "old-1" not in roboloop("runs", tmp_path).stdout

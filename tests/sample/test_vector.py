@@ -34,7 +34,7 @@ from roboloop.sample.serial import SerialSampler
 from roboloop.sample.vector import group_maker
 from tests.run.helpers import make_runner, remains, resume, train
 from tests.run.test_resume import assert_same
-from tests.sample.vectors import Brittle, length_of
+from tests.sample.vectors import Brittle, Watched, length_of
 
 POINTS = "gymvec/outside.vec:Points-v0"
 OURS = "gymvec/tests.sample.vectors"
@@ -265,6 +265,18 @@ def test_a_simulator_that_raises_is_replaced_and_its_episodes_are_lost() -> None
     with pytest.raises(EnvBroken, match="4 faults are more than"):
         collect_often(source, policy)
     Brittle.left[0] = 0
+
+
+def test_pictures_beside_numbers_are_stepped_together_and_alone_and_numbers_must_be_finite(tiny) -> None:
+    env_id = f"{OURS}:Watched-v0"
+    check_env(lambda: make(EnvConfig(id=env_id)), steps=20, pictures=False)
+    Watched.bad[0] = 1
+    source = sampler(env_id, 3, 16)
+    rollout = source.collect(UniformPolicy(source.spec))
+    (fault,) = source.faults()
+    assert "envs 0 to 2 broke: returned observations that are not finite" in fault
+    assert np.isfinite(rollout.obs["vector"]).all()
+    train(tiny(**changes(PPO_, env_id, steps=96, eval={"episodes": 2})))
 
 
 NESTED = {

@@ -9,6 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector.utils import batch_space
 from outside.vec import Points
 
 
@@ -66,6 +67,26 @@ class Brittle(Points):
         return super().step(actions)
 
 
+class Watched(Points):
+    """Sees a picture beside its numbers, which are NaN in the tenth step of its first instance."""
+
+    bad: ClassVar[list[int]] = [0]
+
+    def __init__(self, num_envs: int, max_episode_steps: int = 50) -> None:
+        super().__init__(num_envs, max_episode_steps)
+        self.single_observation_space = spaces.Dict({
+            "eye": spaces.Box(0, 255, (36, 36, 3), np.uint8), "numbers": spaces.Box(-np.inf, np.inf, (6,), np.float32),
+        })  # fmt: skip
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+
+    def _see(self) -> Any:
+        numbers = super()._see()
+        if self.clock[0] == 10 and self.bad[0]:
+            self.bad[0] -= 1
+            numbers[0, 0] = np.nan
+        return {"eye": np.full((self.num_envs, 36, 36, 3), self.clock[0], np.uint8), "numbers": numbers}
+
+
 class Forgetful(Points):
     """Cannot save its state."""
 
@@ -95,6 +116,6 @@ MODES = {"disabled": AutoresetMode.DISABLED, "same": AutoresetMode.SAME_STEP, "n
 for name, mode in MODES.items():
     gymnasium.register(f"Counter-{name}-v0", vector_entry_point=partial(sync, mode), max_episode_steps=20)
 gymnasium.register("Unclocked-v0", vector_entry_point=Unclocked)
-for kind in (Brittle, Forgetful, SaysNothing, WithoutFinals):
+for kind in (Brittle, Watched, Forgetful, SaysNothing, WithoutFinals):
     gymnasium.register(f"{kind.__name__}-v0", vector_entry_point=kind, max_episode_steps=20)
 gymnasium.register("Endless-v0", vector_entry_point=partial(sync, AutoresetMode.SAME_STEP))

@@ -150,7 +150,7 @@ class FirstColumn(ReplayWorld):
 
     def start(self, seed: int) -> Array:
         """Begin the episode of this seed."""
-        first: Array = self._world.reset([seed])[0]
+        first: Array = self._world.reset([seed])[0, ...]  # an array also where it is a record
         return first
 
     def advance(self, action: Array, repeat: int) -> Outcome:
@@ -162,7 +162,7 @@ class FirstColumn(ReplayWorld):
         success = float(result.success[0])
         known = None if np.isnan(success) else success
         ended, cut = bool(result.terminated[0]), bool(result.truncated[0])
-        return Outcome(result.obs[0].copy(), float(result.reward[0]), ended, cut, known)
+        return Outcome(result.obs[0, ...].copy(), float(result.reward[0]), ended, cut, known)
 
     def render(self) -> Array:
         """Return its picture."""
