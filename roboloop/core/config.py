@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import re
 import sys
 import types
 import typing
@@ -36,6 +37,8 @@ SYNONYMS = {
     "tensorboard": "trackers", "wandb": "trackers", "report-to": "trackers",
 }  # fmt: skip
 """Names that other systems, or earlier versions of ours, have for our keys; as flags spell them."""
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+"""Numbers that YAML reads as text, such as 3e-4."""
 _SWITCH_WORDS = {False: ("off", "no"), True: ("on", "yes")}
 
 T = TypeVar("T")
@@ -84,7 +87,8 @@ def override(config: T, data: Mapping[str, Any], where: str = "") -> T:
             with kinds_hint(fields[key].metadata, kind, f"{path}."):
                 changes[key] = override(kind, value, f"{path}.")
         else:
-            changes[key] = _convert(value, hints[key], path)
+            new = _convert(value, hints[key], path)
+            changes[key] = {**current, **new} if isinstance(current, dict) else new
     changed: T = dataclasses.replace(config, **changes)  # type: ignore[type-var]
     if not where:
         check_values(changed)
@@ -207,6 +211,8 @@ def _free(value: Any, path: str, depth: int) -> Any:
     if isinstance(value, (list, tuple)):
         return [_free(part, path, depth + 1) for part in value]
     if value is None or isinstance(value, (bool, int, float, str)):
+        if isinstance(value, str) and _EXPONENT.fullmatch(value):
+            value = float(value)
         _check_value(value, path, False)
         return value
     raise ConfigError(f"config key '{path}' must be a number, a text, a list or a section, not {_shown(value)}")

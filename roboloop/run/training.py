@@ -70,7 +70,8 @@ def reopen(path: Path, change: Change) -> RunDir:
         config = change(run.config)
         old, new = identity(run.config), identity(config)
         if fixed := [key for key in new if key not in old or new[key] != old[key]]:
-            what = f"config key '{fixed[0]}' cannot change in a resumed run"
+            values = f"from {old.get(fixed[0])!r} to {new[fixed[0]]!r}"
+            what = f"config key '{fixed[0]}' cannot change in a resumed run, {values}"
             raise ConfigError(f"{what}: --fork {path} --at STEP makes a new one")
         trust.check(config, path / "config.yaml")
         config.check()

@@ -174,6 +174,24 @@ def test_a_class_of_a_notebook_trains_and_resumes_with_the_class_given_again(tmp
         rl.load(part.path)
 
 
+def test_another_class_of_a_notebook_is_another_environment(tmp_path):
+    class Cell(Steer):
+        pass
+
+    class Other(Steer):
+        pass
+
+    run = rl.train(**small(tmp_path, env=Cell, steps=80))
+    assert rl.evaluate(run, episodes=2, name="own").episodes == 2
+    with pytest.raises(rl.ConfigError, match=r"'env.id' cannot change .* from 'gym/__main__:Cell' to 'gym/__main__:O"):
+        run.resume(env=Other, steps=90, quiet=True)
+    assert rl.evaluate(run, episodes=2, env=Other, name="other").episodes == 2
+    files = {path.name: path.read_text().splitlines()[0] for path in (run.path / "eval").glob("*.jsonl")}
+    assert {name: [each in text for each in ("Cell", "Other")] for name, text in files.items()} == {
+        "own.jsonl": [True, False], "other-__main__-Other.jsonl": [False, True],
+    }  # fmt: skip
+
+
 def test_code_that_a_runs_files_name_is_not_used_unless_the_caller_says_so(tmp_path):
     run = rl.train(
         **small(

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
+from roboloop.algos.policy import UniformPolicy
 from roboloop.core.state import equal
 from roboloop.core.types import Decision, EnvSpec
 from roboloop.data.rollouts import COLUMNS
-from roboloop.algos.policy import UniformPolicy
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.registry import make
 from roboloop.sample.buffers import RolloutShape

@@ -13,8 +13,8 @@ import pytest
 
 from roboloop.core.errors import DataError
 from roboloop.track.read import (
-    boot_id,
     aside,
+    boot_id,
     find_runs,
     names_of,
     process_alive,
