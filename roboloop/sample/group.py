@@ -13,7 +13,7 @@ import numpy as np
 
 from roboloop.core.errors import DataError, Diverged, WorkerLost
 from roboloop.core.parts import split_evenly
-from roboloop.core.raised import place_of
+from roboloop.core.raised import CRASHES, place_of
 from roboloop.core.rng import derive, get_rng_state, set_rng_state, stream
 from roboloop.core.types import Array, Decision, Env, EpisodeEnd, Policy, Rollout, State
 from roboloop.data.rollouts import lost_envs
@@ -175,7 +175,7 @@ class EnvGroup:
         try:
             obs, reward, terminated, truncated, info = self._envs[env].step(out.action[t, env])
             self._check(obs, reward)
-        except Exception as error:
+        except CRASHES as error:
             self._replace(env, t, error, policy, out)
             return
         if self._learns_from_any:
@@ -224,10 +224,10 @@ class EnvGroup:
         """Begin the next episode; an environment that breaks in it is replaced until one works."""
         try:
             self._reset(env)
-        except Exception as error:
+        except CRASHES as error:
             self._renew(env, t, error, out)
 
-    def _replace(self, env: int, t: int, error: Exception, policy: Policy, out: Rollout) -> None:
+    def _replace(self, env: int, t: int, error: BaseException, policy: Policy, out: Rollout) -> None:
         """Close the broken episode where it was last seen whole, and take this step again in a new environment."""
         if self._length[env] > 0:  # an episode that had no step yet leaves nothing to close
             if t > 0:
@@ -244,11 +244,11 @@ class EnvGroup:
         self._write(self._acting.decide(True, self._rng, row), out, t, row)
         self._step(env, t, policy, out)
 
-    def _renew(self, env: int, t: int, error: Exception, out: Rollout) -> None:
+    def _renew(self, env: int, t: int, error: BaseException, out: Rollout) -> None:
         self._swap(env, error, out.action[t, env].tolist() if t >= 0 else None)
         self._reset_safely(env, t, out)
 
-    def _swap(self, env: int, error: Exception, action: list[float] | None = None) -> None:
+    def _swap(self, env: int, error: BaseException, action: list[float] | None = None) -> None:
         """Put a new environment in the place of a broken one, unless too many have broken."""
         self._note_fault(
             f"env {self.plan.first_env + env} broke: {error} ({place_of(error)}, last action {action})", error
@@ -257,7 +257,7 @@ class EnvGroup:
             self._envs[env].close()
         self._envs[env] = self._make_env(self.plan.first_env + env)
 
-    def _note_fault(self, what: str, error: Exception) -> None:
+    def _note_fault(self, what: str, error: BaseException) -> None:
         """Remember a fault, unless there have been too many."""
         self._num_faults += 1
         if self._num_faults > self._max_faults:

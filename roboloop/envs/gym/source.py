@@ -14,7 +14,7 @@ import gymnasium
 from gymnasium.envs.registration import find_highest_version, load_env_creator, parse_env_id
 
 from roboloop.core.errors import ConfigError, MissingExtra, UserError, nearest
-from roboloop.core.raised import where
+from roboloop.core.raised import CRASHES, where
 from roboloop.core.resolve import load_named, resolve
 from roboloop.envs.gym.suite import GymEnvConfig
 
@@ -69,7 +69,7 @@ def _wrapped(make: Callable[[], gymnasium.Env[Any, Any]], wrappers: tuple[str, .
             env = load_named(name, "env.wrappers")(env)
         except UserError:
             raise
-        except Exception as error:  # the user's wrapper may raise anything
+        except CRASHES as error:  # the user's wrapper may raise anything
             raise ConfigError(f"env.wrappers {name!r} raised {where(error)}") from error
         if not isinstance(env, gymnasium.Env):
             raise ConfigError(f"env.wrappers {name!r} must return a gymnasium.Env, not {type(env).__name__}")
