@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from roboloop.core.errors import ConfigError
-from roboloop.envs.config import PictureEnvConfig
+from roboloop.envs.config import EnvConfig, PictureEnvConfig
 from roboloop.envs.suite import Suite
 from roboloop.envs.task_set import SEPARATOR
 
@@ -46,11 +46,9 @@ IDS = (
 
 
 @dataclass(frozen=True)
-class GymEnvConfig(PictureEnvConfig):
-    """Keys of Gymnasium environments."""
+class MadeEnvConfig(EnvConfig):
+    """Of what Gymnasium makes, or a class of the user's."""
 
-    grayscale: bool | None = None
-    """Whether Atari's pictures are grey; none means yes."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of the environment's constructor, such as --env.kwargs.gravity 9.8."""
     wrappers: tuple[str, ...] = ()
@@ -59,13 +57,27 @@ class GymEnvConfig(PictureEnvConfig):
     def check(self) -> None:
         """Refuse arguments that are ours to give."""
         super().check()
-        if "render_mode" in self.kwargs:
-            raise ConfigError("env.kwargs.render_mode is set by roboloop: leave it out")
+        for name in self.ours:
+            if name in self.kwargs:
+                raise ConfigError(f"env.kwargs.{name} is set by roboloop: leave it out")
 
     def code(self) -> Iterator[tuple[str, str]]:
         """Yield the keys that name code; wrappers are some."""
         yield from super().code()
         yield from (("wrappers", name) for name in self.wrappers)
+
+    @property
+    def ours(self) -> tuple[str, ...]:
+        """Arguments that roboloop gives."""
+        return ("render_mode",)
+
+
+@dataclass(frozen=True)
+class GymEnvConfig(MadeEnvConfig, PictureEnvConfig):
+    """Keys of Gymnasium environments."""
+
+    grayscale: bool | None = None
+    """Whether Atari's pictures are grey; none means yes."""
 
 
 def modules(task: str) -> Sequence[str]:
