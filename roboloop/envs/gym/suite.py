@@ -92,6 +92,7 @@ SUITE = Suite(
     "roboloop.envs.gym.world:make",
     IDS,
     GymEnvConfig,
+    has_more=True,
     packages=("gymnasium", "mujoco"),
     modules=modules,
     examine="roboloop.envs.gym.examine:examine",

@@ -26,6 +26,7 @@ SUITE = Suite(
     "roboloop.envs.gymvec.world:make",
     IDS,
     GymVecEnvConfig,
+    has_more=True,
     packages=("gymnasium",),
     make_vector="roboloop.envs.gymvec.world:make_vector",
     modules=modules,
