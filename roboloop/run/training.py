@@ -82,6 +82,16 @@ def reopen(path: Path, change: Change) -> RunDir:
     return run
 
 
+def check_asked(base: object, run: object, resume: bool, fork: object, at: int | None, overwrite: bool) -> None:
+    """Refuse what contradicts itself: ``run`` is one to resume, ``base`` what a new one would be made from."""
+    if (run or fork) and (base or (resume and fork)):
+        raise ConfigError("resume and fork take a run and keys to change: no recipe, no config, no algo, and not both")
+    if overwrite and (resume or fork):
+        raise ConfigError("overwrite starts over, resume and fork go on: choose one of them")
+    if (at is None) != (not fork):
+        raise ConfigError("fork=RUN and at=STEP belong together: --fork RUN --at STEP")
+
+
 class Training:
     """One training as somebody asked for it: the command that its run remembers, who is told, and who may stop it."""
 
@@ -136,10 +146,8 @@ class Training:
         with borrowed(run.config.seed):
             return self._train(run, chosen, None, resume=True)
 
-    def fork(self, source: Path, step: int | None, change: Change) -> Trained:
+    def fork(self, source: Path, step: int, change: Change) -> Trained:
         """Make a new run that begins as another one was at a step, with other settings."""
-        if step is None:
-            raise ConfigError("--fork RUN needs --at STEP")
         old = RunDir.open(source)
         config = change(old.config)
         config.check()
