@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import math
 import re
 import sys
@@ -191,6 +192,9 @@ def _meant(name: str, known: Sequence[str]) -> list[str]:
     last = last.removeprefix(front).removeprefix("no-")
     if whole := [each for each in known if dashed[each] == f"{section}{dot}{front}{last}"]:
         return whole
+    here = {dashed[each].rpartition(".")[2]: each for each in known if dashed[each].rpartition(".")[0] == section}
+    if near := difflib.get_close_matches(f"{front}{last}", here, n=1, cutoff=0.85):
+        return [here[near[0]]]  # a slip of the finger
     word = SYNONYMS.get(last, last)
     found = [each for each in known if dashed[each].startswith(section + dot) and _ends_with(dashed[each], word)]
     return sorted(found, key=lambda each: not each.removeprefix(front).startswith("algo."))
