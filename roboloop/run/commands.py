@@ -22,7 +22,7 @@ STOPPED = 4
 
 def train(args: list[str]) -> int:
     """Start, resume or fork a run."""
-    options = _train_options()
+    options = train_options()
     # only the first word can be a recipe: later ones are values of config flags that argparse does not know
     recipe = args[0] if args and not args[0].startswith("-") else None
     known, flags = options.parse_known_args(args[1:] if recipe else args)
@@ -43,7 +43,8 @@ def train(args: list[str]) -> int:
     return STOPPED if done.state == "stopped" else 0
 
 
-def _train_options() -> Options:
+def train_options() -> Options:
+    """Return the options of ``train``; all other flags are config keys."""
     options = Options(prog="roboloop train", add_help=False, allow_abbrev=False)
     add = options.add_argument
     add("--config", type=Path, metavar="FILE", help="YAML or JSON file with config keys, over the recipe's")

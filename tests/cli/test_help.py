@@ -41,6 +41,16 @@ def test_help_follows_the_algorithm_that_is_asked_for(capsys):
         ("roboloop train --algo mts", "mtsac"),
         ("roboloop train cartpole --algo.gae", "--algo.gae-lambda"),
         ("roboloop train --algo dt --algo.cont", "--algo.context"),
+        ("roboloop train --algo outside.td3 : SPEC --algo.pol", "--algo.policy-delay"),
+        ("roboloop train --algo = ppo --algo.gae", "--algo.gae-lambda"),
+        ("roboloop train --env gym/Pendulum-v1 --env.kw", "--env.kwargs"),
+        ("roboloop train --env gym/Pend", "gym/Pendulum-v1"),
+        ("roboloop train --env = tiny/poi", "tiny/point"),
+        ("roboloop train --trackers tens", "tensorboard"),
+        ("roboloop train --over", "--overwrite"),
+        ("roboloop sweep cartpole --ax", "--axis"),
+        ("roboloop eval RUN --epi", "--episodes"),
+        ("roboloop runs --wa", "--watch"),
     ],
 )
 def test_bash_completes_verbs_recipes_algorithms_and_keys(tmp_path, typed, found):
