@@ -106,6 +106,7 @@ class Training:
 
     def start(self, config: Experiment, overwrite: bool = False) -> Trained:
         """Make a new run and train it; ``overwrite`` moves one of the same name aside."""
+        trust.vouch_for(config)  # in words or in a file, it was the user who named all of it
         config.check()
         if not overwrite:
             RunDir.free_path(config)

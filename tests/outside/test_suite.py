@@ -1,6 +1,7 @@
 """A suite, auxiliary tasks, an expert and a reward from ``examples/outside``, a package of its own."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -206,3 +207,15 @@ def test_a_module_in_the_working_directory_is_found_after_all_others_and_only_by
     done = run_there("eval", run, "--trust")
     assert (done.returncode, done.stderr) == (0, "")
     assert "stranger" not in done.stdout
+
+
+def test_a_config_file_may_name_a_module_beside_it_and_how_to_go_on_is_said_with_trust(tmp_path):
+    (tmp_path / "mine.py").write_text(MODULE)
+    keys = "env: {id: planar/reach, reward: 'mine:far'}"
+    (tmp_path / "a.yaml").write_text(keys)
+    command = [sys.executable, "-P", "-m", "roboloop.cli", "train", "--config", "a.yaml", *PENDULUM[2:], *SMALL, *SAC]
+    done = subprocess.run(
+        [*command, "--eval.episodes", "0", "--steps", "70"], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"roboloop eval \S+ --checkpoint all --trust", done.stdout)
