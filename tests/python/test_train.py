@@ -82,8 +82,10 @@ def test_a_run_of_the_same_name_is_left_alone_unless_it_may_be_overwritten(tmp_p
     rl.train(**small(tmp_path, steps=100))
     with pytest.raises(rl.RunExists, match="is finished"):
         rl.train(**small(tmp_path, steps=100))
-    assert rl.train(**small(tmp_path, steps=100), overwrite=True).step == 100
-    assert len(rl.runs(tmp_path / "runs")) == 2  # the old one stands aside
+    run = rl.train(**small(tmp_path, steps=100), overwrite=True)
+    assert run.step == 100
+    assert [each.path for each in rl.runs(tmp_path / "runs")] == [run.path]
+    assert rl.Run(run.path.with_name("0.old-1")).step == 100  # the old one stands aside
 
 
 def test_an_experiment_is_a_record_that_can_be_trained(tmp_path):
