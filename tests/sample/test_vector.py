@@ -390,7 +390,7 @@ def test_tensors_are_given_to_who_gives_tensors() -> None:
         (["--env", POINTS, "--env.kwargs.num-envs", "2"], "env.kwargs.num_envs is set by roboloop: leave it out"),
         (["--env", POINTS, "--env.wrappers", "builtins:dict"], "env.wrappers 'builtins:dict' raised"),
         (["--env", POINTS, "--env.reward", "a:b"], "env.reward is for environments that are stepped one by one"),
-        (["--env", f"{OURS}:Endless-v0"], "say its limit with --env.max-episode-steps"),
+        (["--env", f"{OURS}:Unlimited-v0"], "say its limit with --env.max-episode-steps"),
     ],
 )
 def test_what_cannot_work_is_one_line(tmp_path: Path, capsys, flags: list[str], message: str) -> None:

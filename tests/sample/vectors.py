@@ -156,4 +156,4 @@ for name, mode in MODES.items():
 gymnasium.register("Unclocked-v0", vector_entry_point=Unclocked)
 for kind in (Brittle, Watched, Staggered, FourValues, Wordy, Forgetful, SaysNothing, WithoutFinals):
     gymnasium.register(f"{kind.__name__}-v0", vector_entry_point=kind, max_episode_steps=20)
-gymnasium.register("Endless-v0", vector_entry_point=partial(sync, AutoresetMode.SAME_STEP))
+gymnasium.register("Unlimited-v0", vector_entry_point=partial(sync, AutoresetMode.SAME_STEP))
