@@ -12,7 +12,7 @@ from roboloop.core.flags import flag_names
 from roboloop.core.options import Options
 from roboloop.core.vouched import vouched
 from roboloop.launch.commands import _sweep, _sweep_options
-from roboloop.run.commands import _train_options, aliases, base_config, config_of
+from roboloop.run.commands import aliases, base_config, config_of, train_options
 from roboloop.run.config import Experiment
 
 ROOT = Path(__file__).parents[1]
@@ -119,7 +119,7 @@ def config_of_words(args: list[str]) -> Experiment:
     """Return the config of the words behind ``train``."""
     vouched.take(args)  # what is typed may be imported
     recipe = args[0] if not args[0].startswith("-") else None
-    known, flags = _train_options().parse_known_args(args[1:] if recipe else args)
+    known, flags = train_options().parse_known_args(args[1:] if recipe else args)
     return config_of(base_config(recipe, known.config, known.algo), aliases(flags))
 
 

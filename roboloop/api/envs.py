@@ -83,7 +83,7 @@ class Known(NamedTuple):
 def env_section(env: Any, saved_id: str = "") -> tuple[Keys, dict[str, Callable[..., Any]]]:
     """Return the keys that ``env=`` stands for, and the environments among them that only this process can make.
 
-    ``saved_id`` is that of a run to go on with: its environment is made by what is given now.
+    ``saved_id`` is that of a run to go on with: what is given now makes its environment, if it has its name or none.
     """
     if isinstance(env, Mapping):
         rest = {key: value for key, value in env.items() if key != "id"}
@@ -96,8 +96,9 @@ def env_section(env: Any, saved_id: str = "") -> tuple[Keys, dict[str, Callable[
         raise ConfigError(f"env must be {what}: roboloop makes as many as it needs")
     from roboloop.envs.gym.source import importable, name_of
 
-    if saved_id.startswith(MAIN):
-        return {}, {saved_id.removeprefix(MAIN): env}
+    saved, name = saved_id.removeprefix(MAIN), getattr(env, "__name__", "")
+    if saved != saved_id and (name == saved or not name.isidentifier()):  # a lambda has no name of its own
+        return {}, {saved: env}
     if path := importable(env):
         return {"id": f"gym/{path}"}, {}
     return {"id": f"{MAIN}{name_of(env)}"}, {name_of(env): env}

@@ -7,9 +7,8 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from roboloop.core.config import override, to_dict
-from roboloop.core.errors import ConfigError, nearest
-from roboloop.core.flags import keys_of
+from roboloop.core.config import hint_for, override, paths, to_dict
+from roboloop.core.errors import ConfigError
 from roboloop.run.config import Experiment
 from roboloop.track.summary import flatten
 
@@ -64,15 +63,8 @@ def applied(config: Experiment, keys: Keys) -> Experiment:
     known = {field.name for field in dataclasses.fields(config)}
     for name in keys:
         if name not in known:
-            raise ConfigError(f"unknown config key {name!r}{nearest(name, known) or _inside(config, name)}")
+            raise ConfigError(f"unknown config key {name!r}{hint_for(name, paths(config))}")
     return override(config, keys)
-
-
-def _inside(config: Experiment, name: str) -> str:
-    """Return which keys of sections may be meant, those of the algorithm first."""
-    paths = [key.path for key in keys_of(config) if f"_{key.path[-1]}".endswith(f"_{name}")]
-    found = [".".join(path) for path in sorted(paths, key=lambda path: path[0] != "algo")]
-    return f"; did you mean {' or '.join(map(repr, found[:3]))}?" if found else ""
 
 
 def words_of(keys: Mapping[str, Any]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from roboloop.run import trust as trusted
 from roboloop.run.config import Experiment
 from roboloop.run.evaluate import Summary
 from roboloop.run.rundir import RunDir, find_run
-from roboloop.run.training import Trained, Training
+from roboloop.run.training import Trained, Training, check_asked
 from roboloop.track.read import RunInfo, find_runs, read_jsonl, read_run
 
 
@@ -218,12 +218,7 @@ def train(
     other = resume if isinstance(resume, bool) else _run_of(resume, trust)
     source = _run_of(fork, trust) if fork is not None else None
     base = source or (other if isinstance(other, Run) else None)
-    if base is not None and (recipe is not None or overwrite or (source and other)):
-        raise ConfigError("resume and fork take a run and keys to change: no recipe, no overwrite, and not both")
-    if overwrite and resume:
-        raise ConfigError("overwrite starts over and resume goes on: choose one of them")
-    if (at is None) != (fork is None):
-        raise ConfigError("fork=RUN and at=STEP belong together")
+    check_asked(recipe, isinstance(other, Run), bool(resume), source, at, overwrite)
     request = TrainRequest(recipe, env, algo, keys, base.config.env.id if base else "")
     known = request.known(base._known if base else Known(), trust)
     with known.used():
@@ -247,7 +242,7 @@ def _trained(
     at: int | None,
     overwrite: bool,
 ) -> Trained:
-    if fork is not None:
+    if fork is not None and at is not None:
         return training.fork(fork.path, at, request.change)
     if isinstance(resume, Run):
         return training.resume(resume.path, request.change)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import math
+import re
 import sys
 import types
 import typing
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,6 +38,8 @@ SYNONYMS = {
     "tensorboard": "trackers", "wandb": "trackers", "report-to": "trackers",
 }  # fmt: skip
 """Names that other systems, or earlier versions of ours, have for our keys; as flags spell them."""
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+")
+"""Numbers that YAML reads as text, such as 3e-4."""
 _SWITCH_WORDS = {False: ("off", "no"), True: ("on", "yes")}
 
 T = TypeVar("T")
@@ -87,18 +91,19 @@ def override(config: T, data: Mapping[str, Any], where: str = "") -> T:
     for key, value in data.items():
         path = f"{where}{key}"
         if key not in fields:
-            raise UnknownKey(f"unknown config key '{path}'{_nearest_path(path, where, list(fields))}", path)
+            raise UnknownKey(f"unknown config key '{path}'{hint_for(path, paths(config, where))}", path)
         current = getattr(config, key)
         if dataclasses.is_dataclass(current):
             if not isinstance(value, Mapping):
-                raise ConfigError(
-                    f"config key '{path}' is a section, not a value: {_shown(value)}{_synonym(key, fields)}"
-                )
+                known = [f"{where}{name}" for name in fields] + paths(current, f"{path}.")
+                hint = _did_you_mean(_meant(path, known)) if isinstance(value, str | bool) else ""
+                raise ConfigError(f"config key '{path}' is a section, not a value: {_shown(value)}{hint}")
             kind = _named(current, fields[key].metadata, hints[key], value, path)
             with kinds_hint(fields[key].metadata, kind, f"{path}."):
                 changes[key] = override(kind, value, f"{path}.")
         else:
-            changes[key] = _convert(value, hints[key], path)
+            new = _convert(value, hints[key], path)
+            changes[key] = {**current, **new} if isinstance(current, dict) else new
     changed: T = dataclasses.replace(config, **changes)  # type: ignore[type-var]
     if not where:
         check_values(changed)
@@ -173,14 +178,45 @@ def _named(current: Any, about: Mapping[str, Any], hint: Any, data: Mapping[str,
     return kinds[name]()
 
 
-def _nearest_path(path: str, where: str, names: Sequence[str]) -> str:
-    return _synonym(path.removeprefix(where), names) or nearest(path, [f"{where}{n}" for n in names])
+def paths(config: Any, where: str = "") -> list[str]:
+    """Return the dotted keys of a config and of its sections."""
+    found: list[str] = []
+    for field in dataclasses.fields(config):
+        value, path = getattr(config, field.name), f"{where}{field.name}"
+        found += paths(value, f"{path}.") if dataclasses.is_dataclass(value) else [path]
+    return found
 
 
-def _synonym(key: str, names: Collection[str]) -> str:
-    """Return a hint at what a key of other systems, or of earlier versions, is called here."""
-    ours = SYNONYMS.get(str(key).replace("_", "-"), "").replace("-", "_")
-    return f"; did you mean {ours!r}?" if ours in names else ""
+def hint_for(name: str, known: Sequence[str]) -> str:
+    """Return which of the known dotted names may have been meant; flags have their dashes in front."""
+    return _did_you_mean(_meant(name, known)) or nearest(name, known)
+
+
+def _did_you_mean(names: Sequence[str]) -> str:
+    return f"; did you mean {' or '.join(map(repr, names[:4]))}?" if names else ""
+
+
+def _meant(name: str, known: Sequence[str]) -> list[str]:
+    """Return the names that say of which kind a section is, or that end as this one does, here or in other systems."""
+    if tags := [each for each in known if each in (f"{name}.name", f"{name}.id")]:
+        return tags
+    dashed = {each: each.replace("_", "-") for each in known}
+    section, dot, last = name.replace("_", "-").rpartition(".")
+    front = "" if dot else "-" * (len(last) - len(last.lstrip("-")))
+    last = last.removeprefix(front).removeprefix("no-")
+    if whole := [each for each in known if dashed[each] == f"{section}{dot}{front}{last}"]:
+        return whole
+    here = {dashed[each].rpartition(".")[2]: each for each in known if dashed[each].rpartition(".")[0] == section}
+    if near := difflib.get_close_matches(f"{front}{last}", here, n=1, cutoff=0.85):
+        return [here[near[0]]]  # a slip of the finger
+    word = SYNONYMS.get(last, last)
+    found = [each for each in known if dashed[each].startswith(section + dot) and _ends_with(dashed[each], word)]
+    return sorted(found, key=lambda each: not each.removeprefix(front).startswith("algo."))
+
+
+def _ends_with(name: str, word: str) -> bool:
+    last = name.rpartition(".")[2].lstrip("-")
+    return last == word or last.endswith(f"-{word}")
 
 
 def _convert(value: Any, hint: Any, path: str) -> Any:
@@ -209,7 +245,7 @@ def _convert(value: Any, hint: Any, path: str) -> Any:
         return int(value)
     elif isinstance(hint, type) and type(value) is hint:
         return value
-    raise ConfigError(f"config key '{path}' must be {_describe(hint)}, not {_shown(value)}")
+    raise ConfigError(f"config key '{path}' must be {_describe(hint, value)}, not {_shown(value)}")
 
 
 def _free(value: Any, path: str, depth: int) -> Any:
@@ -221,6 +257,8 @@ def _free(value: Any, path: str, depth: int) -> Any:
     if isinstance(value, (list, tuple)):
         return [_free(part, path, depth + 1) for part in value]
     if value is None or isinstance(value, (bool, int, float, str)):
+        if isinstance(value, str) and _EXPONENT.fullmatch(value):
+            value = float(value)
         _check_value(value, path, False)
         return value
     raise ConfigError(f"config key '{path}' must be a number, a text, a list or a section, not {_shown(value)}")
@@ -239,7 +277,9 @@ def _float(value: int | float | str, path: str) -> float:
         raise ConfigError(f"config key '{path}' is too large: a float ends at {sys.float_info.max:.2g}") from None
 
 
-def _describe(hint: Any) -> str:
+def _describe(hint: Any, value: Any) -> str:
+    if typing.get_origin(hint) is tuple:
+        return f"a list such as [{_shown(value)}]"
     return hint.__name__ if isinstance(hint, type) and typing.get_origin(hint) is None else str(hint)
 
 

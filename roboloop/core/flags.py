@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from functools import cache, reduce
 from typing import Any, NamedTuple, TypeVar
 
-from roboloop.core.config import KINDS, SYNONYMS, UnknownKey, check_values, kinds_hint, override, tag_flags
-from roboloop.core.errors import ConfigError, nearest
+from roboloop.core.config import KINDS, UnknownKey, check_values, hint_for, kinds_hint, override, tag_flags
+from roboloop.core.errors import ConfigError
 
 T = TypeVar("T")
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -70,8 +70,11 @@ def flag_names(config: Any) -> list[str]:
     return [key.flag for key in keys_of(config)]
 
 
-def parse_flags(config: T, flags: Sequence[str]) -> T:
-    """Return the config with ``--section.key value`` flags applied; a bad flag is one line."""
+def parse_flags(config: T, flags: Sequence[str], own: Sequence[str] = ()) -> T:
+    """Return the config with ``--section.key value`` flags applied; a bad flag is one line.
+
+    ``own`` are the options of the command beside them, which may have been meant.
+    """
     given = sorted(_grouped(flags), key=lambda each: not each[0])  # a flag that is wrong says more than a stray word
     config = with_kinds(config, flags)  # they say which keys there are
     known = {key.flag: key for key in keys_of(config)}
@@ -85,7 +88,7 @@ def parse_flags(config: T, flags: Sequence[str]) -> T:
             config = override(config, _nested(key.path, value))
             continue
         with _kinds_hints(config):
-            key, text = _find(name, words, known)
+            key, text = _find(name, words, known, own)
         config = override(config, _nested(key.path, _read(key, text)))
     check_values(config)
     return config
@@ -129,7 +132,7 @@ def _is_number(word: str) -> bool:
     return True
 
 
-def _find(name: str, words: list[str], known: dict[str, Key]) -> tuple[Key, list[str]]:
+def _find(name: str, words: list[str], known: dict[str, Key], own: Sequence[str]) -> tuple[Key, list[str]]:
     """Return the key that a flag names, and its words; ``--no-KEY`` turns a switch off."""
     if name in known:
         return known[name], words
@@ -137,7 +140,7 @@ def _find(name: str, words: list[str], known: dict[str, Key]) -> tuple[Key, list
     switch = f"{section}{dot}{last.removeprefix('no-')}" if last.startswith("no-") else name.removeprefix("no-")
     if switch != name and switch in known and known[switch].hint is bool and not words:
         return known[switch], ["false"]
-    raise UnknownKey(f"unknown option --{name}{hint_for(name, list(known))}", name)
+    raise UnknownKey(f"unknown option --{name}{hint_for(f'--{name}', [*own, *(f'--{flag}' for flag in known)])}", name)
 
 
 @contextlib.contextmanager
@@ -155,22 +158,6 @@ def _free_key(name: str, known: dict[str, Key]) -> tuple[Key, str] | None:
         if name.startswith(f"{flag}.") and typing.get_origin(key.hint) is dict:
             return key, name.removeprefix(f"{flag}.").replace("-", "_")
     return None
-
-
-def hint_for(name: str, known: Sequence[str]) -> str:
-    """Return which flag may have been meant."""
-    section, dot, last = name.rpartition(".")
-    same = SYNONYMS.get(last.removeprefix("no-"))
-    if same:
-        found = [flag for flag in known if flag.startswith(section + dot) and _ends_with(flag, same)]
-        if found:
-            return f"; did you mean {' or '.join(repr(f'--{flag}') for flag in found[:4])}?"
-    return nearest(f"--{name}", [f"--{flag}" for flag in known])
-
-
-def _ends_with(flag: str, word: str) -> bool:
-    last = flag.rpartition(".")[2]
-    return last == word or last.endswith(f"-{word}")
 
 
 def _nested(path: tuple[str, ...], value: Any) -> dict[str, Any]:

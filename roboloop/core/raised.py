@@ -9,9 +9,12 @@ import sysconfig
 import traceback
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 
 from roboloop.core.text import printable
 
+CRASHES = (Exception, SystemExit)
+"""What other people's code may raise: one that exits must not end us without a word."""
 MOST_CHARS = 300
 """Longest message of an exception that is shown."""
 
@@ -25,7 +28,12 @@ def where(error: BaseException) -> str:
 
 def place_of(error: BaseException) -> str:
     """Return type and place of an exception, such as ``ValueError at my_env.py:30``."""
-    return f"{type(error).__name__}{_place(error)}"
+    return f"{type(error).__name__}{_place(traceback.extract_tb(error.__traceback__))}"
+
+
+def place_in(frame: FrameType | None) -> str:
+    """Return where a stack is, such as `` at my_env.py:30``."""
+    return _place(traceback.extract_stack(frame))
 
 
 @functools.cache
@@ -41,9 +49,9 @@ def _libraries() -> tuple[str, ...]:
     return (*site.getsitepackages(), sysconfig.get_path("purelib"), sysconfig.get_path("stdlib"), "<")
 
 
-def _place(error: BaseException) -> str:
+def _place(stack: traceback.StackSummary) -> str:
     """Return `` at FILE:LINE`` of the deepest frame of the user's own code, or of what is nearest to it."""
-    frames = traceback.extract_tb(error.__traceback__)[::-1]
+    frames = stack[::-1]
     beyond = [f for f in frames if not f.filename.startswith(_between())]
     own = [f for f in beyond if not f.filename.startswith(_libraries())]
     frame = next(iter(own or beyond or frames), None)

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from roboloop.core.errors import ConfigError, UserError
-from roboloop.core.raised import where
+from roboloop.core.raised import CRASHES, where
 
 
 def resolve(named: Callable[..., Any] | str) -> Callable[..., Any]:
@@ -55,7 +55,7 @@ def load_named(path: str, what: str) -> Any:
         raise ConfigError(f"{what} {path!r}: module {module} has no {attr!r}") from None
     except UserError:
         raise
-    except Exception as error:  # other people's code may raise anything
+    except CRASHES as error:  # other people's code may raise anything
         raise ConfigError(f"{what} {path!r} cannot be imported: {where(error)}") from error
 
 

@@ -78,24 +78,35 @@ vouched = Vouched()
 
 
 class TypedModules:
-    """Finds modules in the working directory: after all others, and only those whose name the user typed."""
+    """Finds modules in the working directory, after all others: those whose name the user typed.
+
+    Once one of them was found there, the directory holds the user's own code, and its modules may import each other.
+    """
 
     def __init__(self, directory: str, names: Iterable[str] = ()) -> None:
         self._directory, self._names = directory, frozenset(names)
+        self._is_users_own = _ALL in self._names
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return where a top-level module is, if it may be looked for here."""
-        if path is not None or not (name in self._names or name in vouched.typed_modules()):
+        if path is not None:
             return None
-        return PathFinder.find_spec(name, [self._directory], target)
+        if not (self._is_users_own or name in self._names or name in vouched.typed_modules()):
+            return None
+        spec = PathFinder.find_spec(name, [self._directory], target)
+        self._is_users_own |= spec is not None
+        return spec
 
     def for_children(self) -> str:
         """Return what ``of_parent`` takes, so that a child process finds the same modules."""
-        return os.pathsep.join((self._directory, *sorted(self._names | vouched.typed_modules())))
+        every = {_ALL} if self._is_users_own else set()
+        return os.pathsep.join((self._directory, *sorted(self._names | vouched.typed_modules() | every)))
 
 
+_ALL = "*"
+"""Among the names that a child process is told: any module."""
 CHILD_MODULES = "ROBOLOOP_TYPED_MODULES"
 """Environment variable by which a child process hears of them."""
 
@@ -125,6 +136,9 @@ def for_children() -> dict[str, str]:
 
 def check_code(key: str, name: str, modules: Iterable[str], where: object = "") -> None:
     """Refuse a name of code unless it was typed or all its modules are of roboloop or of an installed plug-in."""
+    if name in vouched:
+        vouched.add([name])  # by --trust, as if it had been typed: its module may be in the working directory
+        return
     tops = {_top(module) for module in modules}
     if not tops or not tops <= {"roboloop", *_GYMNASIUM, *_plugins()}:
         check_typed(key, name, where)

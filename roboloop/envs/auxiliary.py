@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from roboloop.core.errors import ConfigError
-from roboloop.core.raised import where
+from roboloop.core.raised import CRASHES, where
 from roboloop.core.tasks import task_index
 from roboloop.core.types import Array, Env, EnvSpec, State
 from roboloop.envs.env import Outcome
@@ -69,7 +69,7 @@ class TransitionFunction:
         """Return rewards, float32 ``[N]``, and successes, bool ``[N]``, or none where the function gives none."""
         try:
             answer = self._function(obs, action, next_obs)
-        except Exception as error:  # the user's function may raise anything
+        except CRASHES as error:  # the user's function may raise anything
             raise ConfigError(f"{self._where} raised {where(error)}") from error
         rewards, successes = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, None)
         reward = np.asarray(rewards, np.float32)

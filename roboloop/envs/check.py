@@ -90,6 +90,8 @@ def check_spaces(env: Env) -> None:
     check_bounds(env)
     for key in ("suite", "task", "horizon", "action_repeat"):
         _require(key in spec.protocol, f"the protocol does not name its {key}")
+    example = np.zeros(spec.obs_shape, spec.obs_dtype)
+    _require(all(part.size for part in parts_of(example)), "observations hold nothing")
     obs = env.reset(0)
     for step in _play(env, random_actions(env, 5)):
         for seen in (obs, step[0]):
@@ -208,7 +210,7 @@ def check_picture(env: Env) -> None:
     _require(
         frame.ndim == 3 and frame.shape[2] == 3 and frame.dtype == np.uint8, f"picture {frame.shape} {frame.dtype}"
     )
-    _require(int(frame.max()) > int(frame.min()), "the picture is empty")
+    _require(int(frame.max()) > int(frame.min()), f"the picture is of one colour, {int(frame.min())}")
     _require(_same(_play(env, actions), first), "rendering changed the episode")
 
 

@@ -15,13 +15,21 @@ from roboloop.core.fields import MASK
 from roboloop.core.raised import where
 from roboloop.core.resolve import resolve
 from roboloop.core.shared_state import random_state_kept
+from roboloop.core.text import printable
 from roboloop.core.types import Array, Env, EnvSpec, State
 from roboloop.envs import check, registry
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.findings import BUDGET_S, Findings, Unusable
 from roboloop.envs.headless import usable_backend
+from roboloop.envs.patience import TooLong, patience
 
 CONTRACT_STEPS = 60
+FEWEST_STEPS = 4
+"""Where a step takes long."""
+PLAYS = 7
+"""About a third of how often an episode is played: what is slower than that is compared over fewer steps."""
+SPACES_STEPS = 6
+"""Calls by which ``check_spaces`` looks, and which tell how long a step takes."""
 SHORT_STEPS = 5
 SHORT_HORIZON = 50
 """Decisions of the episodes whose end is checked."""
@@ -96,15 +104,14 @@ class LegalActions:
 def examine(cfg: EnvConfig, found: Findings, steps: int) -> EnvFacts | None:
     """Check all tasks of an environment; none where it is too broken to be measured."""
     facts = None
-    try:
+    with _patiently(cfg, found):
         for column, task in enumerate(_tasks(cfg)):
             _look_inside(task, cfg, found, steps, False)
             if any(finding.refuses for finding in found.errors):
                 return None
             facts = _contract(cfg, column, found, steps)
-    except Unusable:
-        return None
-    return facts
+        return facts
+    return None
 
 
 def first_look(cfg: EnvConfig, found: Findings) -> None:
@@ -112,14 +119,23 @@ def first_look(cfg: EnvConfig, found: Findings) -> None:
     suite = registry.suite_of(cfg)
     if registry.is_ours(registry.split(cfg.id)[0]) and not suite.is_gymnasiums and not cfg.reward:
         return  # ours are checked by our tests
+    with _patiently(cfg, found), random_state_kept():
+        for column, task in enumerate(_tasks(cfg)):
+            _look_inside(task, cfg, found, SHORT_STEPS, True)
+            if not any(finding.refuses for finding in found.errors):
+                _short_contract(cfg, column, found)
+
+
+@contextmanager
+def _patiently(cfg: EnvConfig, found: Findings) -> Iterator[None]:
+    """End where nothing more can be checked, and where it takes too long."""
     try:
-        with random_state_kept():
-            for column, task in enumerate(_tasks(cfg)):
-                _look_inside(task, cfg, found, SHORT_STEPS, True)
-                if not any(finding.refuses for finding in found.errors):
-                    _short_contract(cfg, column, found)
+        with patience(f"checking {printable(cfg.id)}"):
+            yield
+    except TooLong as error:
+        found.error("time", str(error))
     except Unusable:
-        return
+        pass
 
 
 def _tasks(cfg: EnvConfig) -> tuple[str, ...]:
@@ -186,11 +202,13 @@ def _short_contract(cfg: EnvConfig, column: int, found: Findings) -> None:
 def _contract(cfg: EnvConfig, column: int, found: Findings, steps: int) -> EnvFacts:
     make = _maker(cfg, column)
     with _opened(make, found) as env, _opened(make, found) as other:
+        began = time.monotonic()
         _check_spaces(env, found)
+        plays = _steps_of_a_play((time.monotonic() - began) / SPACES_STEPS)
         with _kept(found, "seeding", f"{_SEED}: {_SEED_COST}"):
-            check.check_same_seed(env, other, CONTRACT_STEPS)
+            check.check_same_seed(env, other, plays)
         try:
-            check.check_other_seed(env, CONTRACT_STEPS)
+            check.check_other_seed(env, plays)
         except check.ContractBroken:
             found.warn("other seed", f"two seeds gave the same episode: if anything in it is random, {_SEED}")
         with _kept(found, "owned", "return a copy"):
@@ -200,13 +218,19 @@ def _contract(cfg: EnvConfig, column: int, found: Findings, steps: int) -> EnvFa
         with _kept(found, "clipping", "clip actions to action_low and action_high"):
             check.check_clipping(env)
         with _kept(found, "state", f"get_state() must hold all that an episode depends on: {_SEED_COST}"):
-            check.check_state(make, env, CONTRACT_STEPS)
+            check.check_state(make, env, plays)
         _picture(env, found)
         facts = EnvFacts(env.spec, _pace(env, found, steps))
-    brief = dataclasses.replace(cfg, max_episode_steps=min(SHORT_HORIZON * cfg.action_repeat, _horizon(facts.spec)))
+    short = min(SHORT_HORIZON, plays) * cfg.action_repeat
+    brief = dataclasses.replace(cfg, max_episode_steps=min(short, _horizon(facts.spec)))
     with found.during("the environment"), _kept(found, "end", "truncate at the horizon and refuse further steps"):
-        check.check_end(_maker(brief, column), own_clock=registry.split(cfg.id)[0] == "gym")
+        check.check_end(_maker(brief, column), own_clock=registry.suite_of(cfg).is_gymnasiums)
     return facts
+
+
+def _steps_of_a_play(step_s: float) -> int:
+    """Return how many steps of an episode are compared: fewer where they take long, since it is played many times."""
+    return int(np.clip(BUDGET_S / PLAYS / max(step_s, 1e-9), FEWEST_STEPS, CONTRACT_STEPS))
 
 
 def _horizon(spec: EnvSpec) -> int:

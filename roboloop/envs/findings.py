@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from roboloop.core.errors import UserError
-from roboloop.core.raised import where
+from roboloop.core.raised import CRASHES, where
 
 ERROR, WARNING = "error", "warning"
 
@@ -79,5 +79,5 @@ class Findings:
             yield
         except (Unusable, UserError):
             raise
-        except Exception as error:
+        except CRASHES as error:
             raise self.give_up("crash", f"{what} raised {where(error)}") from error

@@ -117,7 +117,7 @@ def split(env_id: str) -> tuple[str, str]:
         raise ConfigError(f"env {env_id!r} names no task")
     record = find_suite(suite)
     if task not in record.sets:
-        task = SEPARATOR.join(map(record.full_name, task.split(SEPARATOR)))
+        task = SEPARATOR.join(map(record.task, task.split(SEPARATOR)))
     return suite, task
 
 

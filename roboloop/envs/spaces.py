@@ -15,6 +15,7 @@ from roboloop.envs.env import FLOAT
 
 COLOURS = (1, 3, 4)
 """Channels that a picture usually has: grey, colour, colour with transparency or depth."""
+_KNOWN = "use Box, Discrete, MultiDiscrete, Dict or Tuple"
 Space = spaces.Space[Any]
 
 
@@ -59,7 +60,7 @@ def columns(space: Space) -> Columns:
         return Columns(np.zeros(len(counts)), np.asarray(counts, float) - 1, tuple(counts))
     if isinstance(space, spaces.Box):
         return Columns(space.low.ravel(), space.high.ravel(), (0,) * space.low.size)
-    raise ConfigError(f"actions {space} are neither numbers nor choices")
+    raise ConfigError(f"actions {space} are neither numbers nor choices: {_KNOWN}")
 
 
 def decoder(space: Space) -> Callable[[Array], Any]:
@@ -180,7 +181,9 @@ def legal(mask: Any, choices: tuple[int, ...]) -> Array:
 def observations(space: Space, choices: tuple[int, ...], mask_in_info: bool = False) -> Observations:
     """Return how to read a space: a picture and a box as they are, vectors joined, anything with both as a record."""
     if not space.is_np_flattenable:
-        raise ConfigError(f"observations {space} have no fixed size")
+        raise ConfigError(f"observations {space} have no fixed size: {_KNOWN}")
+    if not spaces.flatdim(space):
+        raise ConfigError(f"observations {space} hold nothing: give them at least one number")
     leaves = list(_leaves(space))
     mask_in_obs = any(choices) and any(name == MASK for name, *_ in leaves)
     images = [leaf for leaf in leaves if _is_image(leaf[1])]

@@ -11,13 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from roboloop.core.errors import ConfigError, nearest
 from roboloop.envs.config import EnvConfig
 
 Function = Callable[..., Any] | str
-
-
-def _same(task: str) -> str:
-    return task
 
 
 def _no_modules(task: str) -> Sequence[str]:
@@ -33,13 +30,15 @@ class Suite:
     make: Function
     """``make(task, config, evaluation) -> Env``."""
     ids: tuple[str, ...] = ()
-    """Tasks that are listed; ``make`` may know more."""
+    """Its tasks."""
     config: Callable[[], EnvConfig] = EnvConfig
     """Its section of the config: a frozen dataclass derived from EnvConfig; further fields become flags."""
+    has_more: bool = False
+    """Whether ``make`` knows more tasks than ``ids``."""
     packages: tuple[str, ...] = ()
     """Top-level modules whose absence means that the suite's extra is not installed."""
-    full_name: Callable[[str], str] = _same
-    """The name of a task that may be given in short, or wrong: raises ConfigError."""
+    full_name: Callable[[str], str] | None = None
+    """The name of a task that may be given in short, or wrong: raises ConfigError. None means one of ``ids``."""
     sets: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Sets of tasks by name."""
     same_spaces: bool = False
@@ -67,3 +66,11 @@ class Suite:
     """``is_environment(task)``: whether an id or a name of code stands for a class of environments, no function."""
     example: str = ""
     """The task that ``roboloop doctor`` steps."""
+
+    def task(self, name: str) -> str:
+        """Return the full name of a task; one that is none of this suite's is refused."""
+        if self.full_name is not None:
+            return self.full_name(name)
+        if name and self.ids and not self.has_more and name not in self.ids:
+            raise ConfigError(f"unknown {self.name} task {name!r}{nearest(name, self.ids)}")
+        return name

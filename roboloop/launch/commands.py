@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from roboloop.core.cluster import SCHEME
-from roboloop.core.errors import ConfigError, DataError, nearest
+from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.files import disk_errors, open_regular
-from roboloop.core.flags import flag_names
 from roboloop.core.options import Options
 from roboloop.core.text import printable
 from roboloop.launch import plan
@@ -265,16 +264,11 @@ def _sweep(source: str | None, known: Namespace, flags: list[str], options: Opti
     else:
         base = base_config(source, known.config, None)
         wanted = Sweep(f"{base.experiment}-sweep", base)
-    own = [name for action in options._actions for name in action.option_strings]
     for flag in [f.split("=")[0] for f in flags if f.startswith("--")]:
         if flag in ("--seed", "--experiment"):
             raise ConfigError(f"{flag} is for one run: a sweep has {'--seeds' if flag == '--seed' else '--name'}")
-        config_flags = [f"--{name}" for name in flag_names(wanted.base)]
-        name = flag.replace("_", "-")
-        if name not in config_flags and f"--{name[2:].replace('no-', '')}" not in config_flags:
-            raise ConfigError(f"sweep: unknown option {flag}{nearest(flag, [*own, *config_flags])}")
     if flags:
-        wanted = replace(wanted, base=config_of(wanted.base, flags))
+        wanted = replace(wanted, base=config_of(wanted.base, flags, options.names))
     axes = _axes(known.axis, wanted.base)
     seeds = read_seeds(known.seeds) if known.seeds else wanted.seeds
     return replace(wanted, axes={**wanted.axes, **axes}, seeds=seeds, name=known.name or wanted.name)

@@ -349,7 +349,7 @@ def _value(config: Experiment, key: str, given: Any) -> Any:
     """Return a value as the config has it, so that 3e-4 and 0.0003 have one name."""
     value: Any = config
     for name in key.split("."):
-        value = getattr(value, name)
+        value = value[name] if isinstance(value, Mapping) else getattr(value, name)
     if dataclasses.is_dataclass(value):
         return given
     return list(value) if isinstance(value, tuple) else value

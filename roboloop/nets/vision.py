@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from roboloop.core.errors import DataError
 from roboloop.core.types import Array, EnvSpec
 from roboloop.nets.conv import Convolutions, ConvSpec, conv_from_data
 from roboloop.nets.flat import Views, prefixed, under
@@ -72,6 +73,10 @@ class VisionEncoder:
     def __init__(self, spec: VisionSpec, env: EnvSpec, weights: Views) -> None:
         self.spec = spec
         self.fields = Fields.of(env, spec.frames)
+        if (shown := [p[1:] for p in self.fields.pictures]) != (seen := [tuple(c.picture) for c in spec.convs]):
+            raise DataError(
+                f"the policy sees pictures of {seen}, the environment shows {shown}: they have changed since"
+            )
         self._weights, self._device = weights, next(iter(weights.values())).device
         self._nets: dict[int, list[Convolutions]] = {}
 

@@ -6,6 +6,7 @@ import contextlib
 import runpy
 import sys
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 
 from roboloop.algos import registry as algorithms
@@ -14,14 +15,14 @@ from roboloop.core.flags import describe, keys_of, parse_flags
 from roboloop.core.options import Options
 from roboloop.run.config import Experiment
 from roboloop.run.rundir import find_run
-from roboloop.run.training import Change, Training, base_config, changed
+from roboloop.run.training import Change, Training, base_config, changed, check_asked
 
 STOPPED = 4
 
 
 def train(args: list[str]) -> int:
     """Start, resume or fork a run."""
-    options = _train_options()
+    options = train_options()
     # only the first word can be a recipe: later ones are values of config flags that argparse does not know
     recipe = args[0] if args and not args[0].startswith("-") else None
     known, flags = options.parse_known_args(args[1:] if recipe else args)
@@ -29,18 +30,21 @@ def train(args: list[str]) -> int:
     if known.help or known.help_all:
         print(_train_help(options, _shown_config(recipe, known, flags), known.help_all))
         return 0
-    training = Training(["train", *args])
-    if known.fork:
-        done = training.fork(known.fork, known.at, given(flags))
+    named = recipe or known.config or known.algo
+    check_asked(named, known.resume, known.resume is not None, known.fork, known.at, known.overwrite)
+    training, change = Training(["train", *args]), given(flags, options.names)
+    if known.fork is not None:
+        done = training.fork(known.fork, known.at, change)
     elif known.resume:
-        done = training.resume(Path(known.resume), given(flags))
+        done = training.resume(Path(known.resume), change)
     else:
-        config = config_of(base_config(recipe, known.config, known.algo, flags), flags)
+        config = changed(base_config(recipe, known.config, known.algo, flags), change)
         done = training.start(config, known.overwrite) if known.resume is None else training.go_on(config)
     return STOPPED if done.state == "stopped" else 0
 
 
-def _train_options() -> Options:
+def train_options() -> Options:
+    """Return the options of ``train``; all other flags are config keys."""
     options = Options(prog="roboloop train", add_help=False, allow_abbrev=False)
     add = options.add_argument
     add("--config", type=Path, metavar="FILE", help="YAML or JSON file with config keys, over the recipe's")
@@ -77,14 +81,14 @@ def _train_help(options: Options, config: Experiment, everything: bool) -> str:
     return f"{head}config keys of {config.algo.name} on {config.env.id}:\n{describe(config, SHOWN)}\n\n{rest}"
 
 
-def config_of(base: Experiment, flags: list[str]) -> Experiment:
-    """Return the config of base and flags."""
-    return changed(base, given(flags))
+def config_of(base: Experiment, flags: list[str], own: Sequence[str] = ()) -> Experiment:
+    """Return the config of base and flags; ``own`` are the other options of the command."""
+    return changed(base, given(flags, own))
 
 
-def given(flags: list[str]) -> Change:
+def given(flags: list[str], own: Sequence[str] = ()) -> Change:
     """Return flags as the change that they make to a config."""
-    return lambda config: parse_flags(config, flags)
+    return lambda config: parse_flags(config, flags, own)
 
 
 def aliases(flags: list[str]) -> list[str]:

@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
-from itertools import pairwise
+import io
+import re
+from collections.abc import Callable, Iterable
 
 from roboloop.algos import registry as algorithms
 from roboloop.core.errors import ConfigError, UserError, nearest
-from roboloop.core.flags import flag_names
+from roboloop.core.flags import flag_names, with_kinds
+from roboloop.core.resolve import resolve
 from roboloop.core.verbs import VERBS
+from roboloop.envs import registry
 from roboloop.run import recipes
 from roboloop.run.config import Experiment
+from roboloop.track.trackers import registry as trackers
 
 SHELLS = ("bash", "zsh")
+# the shell takes : and = for words of their own: what they join is put together, and only its end is filled in
 _SCRIPT = """_roboloop() {
-  local IFS=$'\\n'
-  COMPREPLY=( $(compgen -W "$(roboloop completion words "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)" \\
-    -- "${COMP_WORDS[COMP_CWORD]}") )
+  local IFS=$'\\n' word last= joins= typed=()
+  for word in "${COMP_WORDS[@]:1:COMP_CWORD}"; do
+    if [[ ${#typed[@]} -gt 0 && ( -n $joins || $word == [:=]* ) ]]; then typed[-1]+=$word; else typed+=("$word"); fi
+    joins=; [[ $word == *[:=] ]] && joins=1
+    last=$word
+  done
+  [[ $last == [:=] ]] && last=
+  local whole="${typed[-1]}"
+  COMPREPLY=( $(compgen -W "$(roboloop completion words "${typed[@]}" 2>/dev/null)" -- "$whole") )
+  COMPREPLY=( "${COMPREPLY[@]#"${whole%"$last"}"}" )
 }
 complete -o default -F _roboloop roboloop
 """
-_TRAIN = ("--config", "--algo", "--resume", "--fork", "--at", "--overwrite", "--help", "--help-all", "--env")
 
 
 def completion(args: list[str]) -> int:
@@ -42,22 +53,47 @@ def words(typed: list[str]) -> Iterable[str]:
     """Return what the last of the typed words may become."""
     if len(typed) <= 1:
         return list(VERBS)
-    verb, before = typed[0], typed[-2]
-    if before == "--algo":
-        return algorithms.known()
-    if verb in ("train", "sweep") and len(typed) == 2 and not typed[-1].startswith("-"):
+    verb, before, last = typed[0], typed[-2], typed[-1]
+    if (values := _VALUES.get(before)) is not None:
+        return values()
+    name, equals, _ = last.partition("=")
+    if equals:
+        return [f"{name}={value}" for value in _VALUES.get(name, list)()]
+    is_train = verb in ("train", "sweep")
+    if is_train and len(typed) == 2 and not last.startswith("-"):
         return recipes.names()
-    if verb in ("train", "sweep") and typed[-1].startswith("-"):
-        return [*_TRAIN, *(f"--{name}" for name in flag_names(_config(typed[1:-1])))]
-    return []
+    if not last.startswith("-"):
+        return []
+    keys = [f"--{name}" for name in flag_names(_config(typed[1:-1]))] if is_train else []
+    return [*_options_of(verb), *(["--env"] if verb == "train" else []), *keys]
+
+
+_VALUES: dict[str, Callable[[], list[str]]] = {
+    "--algo": algorithms.known,
+    "--algo.name": algorithms.known,
+    "--env": registry.known_ids,
+    "--env.id": registry.known_ids,
+    "--trackers": trackers.known,
+}
+"""What may follow an option."""
+
+
+def _options_of(verb: str) -> list[str]:
+    """Return the options that the help of a verb shows."""
+    said = io.StringIO()
+    with contextlib.suppress(SystemExit, UserError), contextlib.redirect_stdout(said):
+        resolve(VERBS[verb][0])(["--help"])
+    own = said.getvalue().partition("config keys of")[0]
+    return list(dict.fromkeys(re.findall(r"(?<![\w-])--[a-z][a-z-]*(?![\w.-])", own)))
 
 
 def _config(typed: list[str]) -> Experiment:
     """Return the config that the words so far ask for, as far as they can be read."""
+    from roboloop.run.commands import aliases, train_options
     from roboloop.run.training import base_config
 
     recipe = typed[0] if typed and not typed[0].startswith("-") else None
-    algo = next((after for word, after in pairwise(typed) if word == "--algo"), None)
     with contextlib.suppress(UserError):
-        return base_config(recipe, None, algo)
+        known, flags = train_options().parse_known_args(typed[1:] if recipe else typed)
+        return with_kinds(base_config(recipe, known.config, known.algo), aliases(flags))
     return Experiment()

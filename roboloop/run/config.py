@@ -203,7 +203,7 @@ class Experiment:
             raise ConfigError(f"{one}, which is no robot: leave sample.real_time off")
         if registry.task_set(self.env.id):
             raise ConfigError(f"{one}: it cannot be a set of tasks")
-        if code := [key for key, _ in self.env.code()]:
+        if code := [key for key in ("reward", "tasks", "expert") if getattr(self.env, key)]:
             raise ConfigError(f"{one}: env.{code[0]} is for environments that are stepped one by one")
         if self.env.action_repeat != 1:
             raise ConfigError(f"{one}, which may begin another episode: leave env.action_repeat at 1")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from roboloop.core.errors import DataError, UserError, WorkerLost
-from roboloop.core.raised import where
+from roboloop.core.raised import CRASHES, where
 from roboloop.core.rng import derive, stream
 from roboloop.core.types import Array, Env, Policy
 from roboloop.envs.env import SimulatorDied, counted
@@ -224,7 +224,7 @@ def _named_faults(what: str) -> Iterator[None]:
         yield
     except (UserError, RobotFault, SimulatorDied, MemoryError):
         raise
-    except Exception as error:
+    except CRASHES as error:
         raise EnvBroken(f"the environment broke in the evaluation, {what}: {where(error)}") from error
 
 

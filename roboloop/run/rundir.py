@@ -37,7 +37,7 @@ from roboloop.envs.registry import task_name
 from roboloop.run import checkpoint, trust
 from roboloop.run.checkpoint import Checkpoint
 from roboloop.run.config import Experiment, identity, renewed
-from roboloop.track.read import boot_id, find_runs
+from roboloop.track.read import aside, boot_id, find_runs
 
 _PACKAGES = ("roboloop", "torch", "numpy", "gymnasium", "mujoco", "metaworld", "dm_control", "safetensors")
 _FORKING = "forking"
@@ -104,9 +104,7 @@ class RunDir:
         if not path.exists():
             return None
         with take_lock(path, "running in"):
-            number = 1
-            while (old := path.with_name(f"{path.name}.old-{number}")).exists():
-                number += 1
+            old = aside(path)
             path.rename(old)
         return old
 

@@ -17,6 +17,7 @@ from roboloop.core.flags import with_kinds
 from roboloop.core.raised import where
 from roboloop.core.shared_state import borrowed
 from roboloop.core.text import printable
+from roboloop.core.vouched import FLAG
 from roboloop.run import checkpoint, recipes, trust
 from roboloop.run.build import Parts, build
 from roboloop.run.config import Experiment, identity
@@ -73,7 +74,8 @@ def reopen(path: Path, change: Change) -> RunDir:
         config = change(run.config)
         old, new = identity(run.config), identity(config)
         if fixed := [key for key in new if key not in old or new[key] != old[key]]:
-            what = f"config key '{fixed[0]}' cannot change in a resumed run"
+            values = f"from {old.get(fixed[0])!r} to {new[fixed[0]]!r}"
+            what = f"config key '{fixed[0]}' cannot change in a resumed run, {values}"
             raise ConfigError(f"{what}: --fork {path} --at STEP makes a new one")
         trust.check(config, path / "config.yaml")
         config.check()
@@ -81,6 +83,16 @@ def reopen(path: Path, change: Change) -> RunDir:
         if config != run.config and not is_finished:
             run.save_config(config)
     return run
+
+
+def check_asked(base: object, run: object, resume: bool, fork: object, at: int | None, overwrite: bool) -> None:
+    """Refuse what contradicts itself: ``run`` is one to resume, ``base`` what a new one would be made from."""
+    if (run or fork) and (base or (resume and fork)):
+        raise ConfigError("resume and fork take a run and keys to change: no recipe, no config, no algo, and not both")
+    if overwrite and (resume or fork):
+        raise ConfigError("overwrite starts over, resume and fork go on: choose one of them")
+    if (at is None) != (not fork):
+        raise ConfigError("fork=RUN and at=STEP belong together: --fork RUN --at STEP")
 
 
 class Training:
@@ -97,6 +109,7 @@ class Training:
 
     def start(self, config: Experiment, overwrite: bool = False) -> Trained:
         """Make a new run and train it; ``overwrite`` moves one of the same name aside."""
+        trust.vouch_for(config)  # in words or in a file, it was the user who named all of it
         config.check()
         if not overwrite:
             RunDir.free_path(config)
@@ -142,10 +155,8 @@ class Training:
         with borrowed(run.config.seed):
             return self._train(run, chosen, None, resume=True)
 
-    def fork(self, source: Path, step: int | None, change: Change) -> Trained:
+    def fork(self, source: Path, step: int, change: Change) -> Trained:
         """Make a new run that begins as another one was at a step, with other settings."""
-        if step is None:
-            raise ConfigError("--fork RUN needs --at STEP")
         old = RunDir.open(source, check_names=False)
         config = change(override(old.config, {"runs_dir": str(_tree_of(source, old.config))}))
         trust.check(config, source / "config.yaml")
@@ -198,10 +209,11 @@ class Training:
                 progress.note(f"resumed at step {step}")
             state = runner.train()
             progress.finish()
-            hint = f"; go on with: roboloop train --resume {run.path}" if state == "stopped" else ""
+            trusted = f" {FLAG}" if trust.names_any(cfg) else ""
+            hint = f"; go on with: roboloop train --resume {run.path}{trusted}" if state == "stopped" else ""
             progress.note(f"{state} at step {runner.clock.step}{hint}")
             if state == "done" and not cfg.eval.episodes:
-                progress.note(f"not evaluated yet: roboloop eval {run.path} --checkpoint all")
+                progress.note(f"not evaluated yet: roboloop eval {run.path} --checkpoint all{trusted}")
             _draw_curve(run, progress.note)
             return Trained(run.path, state, runner.clock.step)
 

@@ -7,12 +7,13 @@ import math
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from roboloop.core.errors import DataError, Diverged, WorkerLost
 from roboloop.core.parts import split_evenly
-from roboloop.core.raised import place_of
+from roboloop.core.raised import CRASHES, place_of
 from roboloop.core.rng import derive, get_rng_state, set_rng_state, stream
 from roboloop.core.types import Array, Decision, Env, EpisodeEnd, Policy, Rollout, State
 from roboloop.data.rollouts import lost_envs
@@ -54,6 +55,13 @@ def check_actions(action: Array, action_dim: int) -> None:
         raise Diverged("an action of the policy is not finite: training has diverged; the last good checkpoint is kept")
 
 
+def _floats(dtype: np.dtype[Any]) -> tuple[Any, ...]:
+    """Return what an observation is indexed by to reach each part of it that may hold NaN: the whole, or fields."""
+    if dtype.names is None:
+        return (...,) if dtype.kind == "f" else ()
+    return tuple(name for name in dtype.names if dtype[name].base.kind == "f")
+
+
 class EnvGroup:
     """Steps its environments in lock step; each is reset at its own episode's end with its own derived seed."""
 
@@ -64,7 +72,7 @@ class EnvGroup:
         self._max_faults = max_faults
         self._stacked = shape.stacked
         self._obs_shape = tuple(shape.spec.obs_shape)
-        self._plain = shape.spec.obs_dtype.names is None and shape.spec.obs_dtype.kind == "f"
+        self._floats = _floats(shape.spec.obs_dtype)
         self._rng = stream(plan.seed, "explore", plan.index, *([plan.restart] if plan.restart else []))
         self._acting = Acting(shape.spec, plan.num_envs, shape.frame_stack, shape.memory_size)
         self._episode = np.zeros(plan.num_envs, np.int64)
@@ -107,8 +115,12 @@ class EnvGroup:
             raise ValueError(f"returned an observation of shape {np.shape(obs)}, its spec says {self._obs_shape}")
         if not np.isfinite(reward):
             raise ValueError(f"returned the reward {reward}")
-        if self._plain and not np.isfinite(obs.sum()) and not np.isfinite(obs).all():
+        if not self._is_finite(obs):
             raise ValueError("returned an observation that is not finite")
+
+    def _is_finite(self, obs: Array) -> bool:
+        parts = (obs[part] for part in self._floats)
+        return all(bool(np.isfinite(part.sum()) or np.isfinite(part).all()) for part in parts)
 
     @property
     def _seen(self) -> Array:
@@ -163,7 +175,7 @@ class EnvGroup:
         try:
             obs, reward, terminated, truncated, info = self._envs[env].step(out.action[t, env])
             self._check(obs, reward)
-        except Exception as error:
+        except CRASHES as error:
             self._replace(env, t, error, policy, out)
             return
         if self._learns_from_any:
@@ -212,10 +224,10 @@ class EnvGroup:
         """Begin the next episode; an environment that breaks in it is replaced until one works."""
         try:
             self._reset(env)
-        except Exception as error:
+        except CRASHES as error:
             self._renew(env, t, error, out)
 
-    def _replace(self, env: int, t: int, error: Exception, policy: Policy, out: Rollout) -> None:
+    def _replace(self, env: int, t: int, error: BaseException, policy: Policy, out: Rollout) -> None:
         """Close the broken episode where it was last seen whole, and take this step again in a new environment."""
         if self._length[env] > 0:  # an episode that had no step yet leaves nothing to close
             if t > 0:
@@ -232,11 +244,11 @@ class EnvGroup:
         self._write(self._acting.decide(True, self._rng, row), out, t, row)
         self._step(env, t, policy, out)
 
-    def _renew(self, env: int, t: int, error: Exception, out: Rollout) -> None:
+    def _renew(self, env: int, t: int, error: BaseException, out: Rollout) -> None:
         self._swap(env, error, out.action[t, env].tolist() if t >= 0 else None)
         self._reset_safely(env, t, out)
 
-    def _swap(self, env: int, error: Exception, action: list[float] | None = None) -> None:
+    def _swap(self, env: int, error: BaseException, action: list[float] | None = None) -> None:
         """Put a new environment in the place of a broken one, unless too many have broken."""
         self._note_fault(
             f"env {self.plan.first_env + env} broke: {error} ({place_of(error)}, last action {action})", error
@@ -245,7 +257,7 @@ class EnvGroup:
             self._envs[env].close()
         self._envs[env] = self._make_env(self.plan.first_env + env)
 
-    def _note_fault(self, what: str, error: Exception) -> None:
+    def _note_fault(self, what: str, error: BaseException) -> None:
         """Remember a fault, unless there have been too many."""
         self._num_faults += 1
         if self._num_faults > self._max_faults:

@@ -10,6 +10,7 @@ import numpy as np
 
 from roboloop.core.child import START_S, Child
 from roboloop.core.config import to_dict
+from roboloop.core.raised import CRASHES
 from roboloop.core.types import Array, EnvSpec, State
 from roboloop.core.wire import Channel
 from roboloop.envs import registry
@@ -100,7 +101,7 @@ def main(channel: Channel) -> None:
             order = channel.receive()
             try:
                 result = getattr(env, order.pop("do"))(**order)
-            except Exception as error:
+            except CRASHES as error:
                 channel.send({"error": f"{error}\n{traceback.format_exc()}"})
                 continue
             channel.send({"result": result})

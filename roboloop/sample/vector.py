@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from roboloop.core.errors import ConfigError
-from roboloop.core.raised import place_of
+from roboloop.core.raised import CRASHES, place_of
 from roboloop.core.rng import derive
 from roboloop.core.types import Array, Env, Policy, Rollout, State
 from roboloop.envs import registry
@@ -68,7 +68,7 @@ class VectorGroup(EnvGroup):
             try:
                 obs = self._world.reset(self._seeds(every))
                 self._check_all(obs, np.zeros(len(every)))
-            except Exception as error:
+            except CRASHES as error:
                 self._renew_world(error)
                 continue
             self._acting.stack.reset_some(every, obs)
@@ -81,7 +81,7 @@ class VectorGroup(EnvGroup):
             raise ValueError(f"returned observations of shape {obs.shape}, its spec says {wanted}")
         if not np.isfinite(reward).all():
             raise ValueError(f"returned the reward {reward[~np.isfinite(reward)][0]}")
-        if self._plain and not np.isfinite(obs).all():
+        if not self._is_finite(obs):
             raise ValueError("returned observations that are not finite")
 
     def _step_all(self, t: int, policy: Policy, out: Rollout) -> None:
@@ -91,7 +91,7 @@ class VectorGroup(EnvGroup):
             self._check_all(result.obs, result.reward)
         except ConfigError:
             raise  # another simulator of the same kind would not do either
-        except Exception as error:
+        except CRASHES as error:
             self._replace_all(t, error, policy, out)
             return
         waited = np.flatnonzero(result.is_reset)
@@ -132,7 +132,7 @@ class VectorGroup(EnvGroup):
             if begun is not None:
                 self._check_all(begun, np.zeros(len(begun)))
                 self._acting.stack.reset_some(envs, begun[envs])
-        except Exception as error:
+        except CRASHES as error:
             self._lose_all(t, out, np.broadcast_to(self._values(policy, slice(None)), len(self._length)))
             self._renew_world(error)
             self._begin(out)
@@ -158,7 +158,7 @@ class VectorGroup(EnvGroup):
                 self._cut.append(self.plan.first_env + env)
         self._episode += 1
 
-    def _replace_all(self, t: int, error: Exception, policy: Policy, out: Rollout) -> None:
+    def _replace_all(self, t: int, error: BaseException, policy: Policy, out: Rollout) -> None:
         """Close the broken episodes where they were last seen whole, and take this step again in a new simulator."""
         self._lose_all(t - 1, out, out.value[t])
         self._renew_world(error)
@@ -169,7 +169,7 @@ class VectorGroup(EnvGroup):
         self._write(self._acting.decide(True, self._rng), out, t, slice(None))
         self._step_all(t, policy, out)
 
-    def _renew_world(self, error: Exception) -> None:
+    def _renew_world(self, error: BaseException) -> None:
         first = self.plan.first_env
         self._note_fault(f"envs {first} to {first + self.plan.num_envs - 1} broke: {error} ({place_of(error)})", error)
         with contextlib.suppress(Exception):

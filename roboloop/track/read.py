@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import socket
 import stat
 import time
@@ -34,6 +35,8 @@ SWEEP = ".sweep"
 """Folder that makes a directory a sweep: its variants are experiments named after it."""
 LAUNCH = "launch"
 """Folder of a launcher in a run directory."""
+_ASIDE = re.compile(r"\d+\.old-\d+")
+"""Folder of a run that ``--overwrite`` moved aside: it is found by its path alone, and counts among no seeds."""
 _STALE_S = 600.0  # a process of another host cannot be asked; this long without a sign and it counts as lost
 _CLOCK_SLACK_S = 60.0
 _LONGEST_LINE = 16 << 20
@@ -220,6 +223,14 @@ def read_status(path: Path) -> dict[str, Any]:
     return status
 
 
+def aside(path: Path) -> Path:
+    """Return a free name for a run that is moved aside; see ``_ASIDE``."""
+    number = 1
+    while (old := path.with_name(f"{path.name}.old-{number}")).exists():
+        number += 1
+    return old
+
+
 def _is_run(path: Path) -> bool:
     """Say whether anything stands where a run has a file: a FIFO or a link there makes it a damaged one."""
     return any(_stands(path / marker) for marker in _MARKERS)
@@ -269,7 +280,7 @@ class _Walk:
                     if self._left < 0 or (left and left[0] < 0):
                         self.unseen.append(path)
                         break
-                    if not entry.name.startswith(".") and entry.is_dir():
+                    if not entry.name.startswith(".") and not _ASIDE.fullmatch(entry.name) and entry.is_dir():
                         found.append((path / entry.name, entry.is_symlink()))
         except OSError:  # no such root yet, or not ours to read
             return []

@@ -41,6 +41,16 @@ def test_help_follows_the_algorithm_that_is_asked_for(capsys):
         ("roboloop train --algo mts", "mtsac"),
         ("roboloop train cartpole --algo.gae", "--algo.gae-lambda"),
         ("roboloop train --algo dt --algo.cont", "--algo.context"),
+        ("roboloop train --algo outside.td3 : SPEC --algo.pol", "--algo.policy-delay"),
+        ("roboloop train --algo = ppo --algo.gae", "--algo.gae-lambda"),
+        ("roboloop train --env gym/Pendulum-v1 --env.kw", "--env.kwargs"),
+        ("roboloop train --env gym/Pend", "gym/Pendulum-v1"),
+        ("roboloop train --env = tiny/poi", "tiny/point"),
+        ("roboloop train --trackers tens", "tensorboard"),
+        ("roboloop train --over", "--overwrite"),
+        ("roboloop sweep cartpole --ax", "--axis"),
+        ("roboloop eval RUN --epi", "--episodes"),
+        ("roboloop runs --wa", "--watch"),
     ],
 )
 def test_bash_completes_verbs_recipes_algorithms_and_keys(tmp_path, typed, found):
@@ -68,3 +78,4 @@ def test_overwrite_moves_the_old_run_aside_and_starts_over(tmp_path):
     assert "is now" in done.stdout
     kept = sorted(path.name for path in (tmp_path / "default" / "point").iterdir())
     assert kept == ["0", "0.old-1"]
+    assert "old-1" not in roboloop("runs", tmp_path).stdout

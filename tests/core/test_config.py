@@ -18,6 +18,16 @@ def test_a_config_survives_the_way_to_a_file_and_back():
     [
         ({"sed": 1}, "unknown config key 'sed'; did you mean 'seed'?"),
         ({"algo": {"gama": 1}}, "unknown config key 'algo.gama'; did you mean 'algo.gamma'?"),
+        (
+            {"algo": {"learning_rate": 1}},
+            "unknown config key 'algo.learning_rate'; did you mean 'algo.actor_lr' or 'algo.critic_lr' or "
+            "'algo.alpha_lr'?",
+        ),
+        (
+            {"trackers": "tensorboard"},
+            "config key 'trackers' must be a list such as ['tensorboard'], not 'tensorboard'",
+        ),
+        ({"algo": "ppo"}, "config key 'algo' is a section, not a value: 'ppo'; did you mean 'algo.name'?"),
         ({"seed": "x"}, "config key 'seed' must be int, not 'x'"),
         ({"seed": True}, "config key 'seed' must be int, not True"),
         ({"algo": {"gamma": "high"}}, "config key 'algo.gamma' must be float, not 'high'"),

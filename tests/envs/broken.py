@@ -1,6 +1,8 @@
 """Ten Gymnasium environments, each broken in one way, and one that is whole."""
 
 import random
+import sys
+import time
 from typing import Any, ClassVar
 
 import gymnasium
@@ -107,6 +109,68 @@ class HugeInfo(Whole):
     def step(self, action):
         *out, _ = super().step(action)
         return *out, {"pictures": np.zeros((10, 100, 100, 3), np.float32), "clock": self.clock}
+
+
+class ExitsAtStep50(Whole):
+    def step(self, action):
+        if self.clock == 49:
+            sys.exit(3)
+        return super().step(action)
+
+
+class ExitsInReset(Whole):
+    def reset(self, *, seed=None, options=None):
+        sys.exit(3)
+
+
+class NoInfo(Whole):
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed)[0], None
+
+
+class LacksPart(Whole):
+    observation_space = spaces.Dict({"q": spaces.Box(-9, 9, (2,)), "force": spaces.Box(-9, 9, (1,))})
+
+    def _see(self):
+        return {"q": super()._see()}
+
+
+class SuccessInWords(Whole):
+    def step(self, action):
+        *out, _ = super().step(action)
+        return *out, {"success": "yes"}
+
+
+class SeesNothing(Whole):
+    observation_space = spaces.Box(-1, 1, (0,), np.float32)
+
+    def _see(self):
+        return np.zeros(0, np.float32)
+
+
+class FloatPicture(Whole):
+    def render(self):
+        return super().render() / 255
+
+
+class OneColour(Whole):
+    def render(self):
+        return np.full((8, 16, 3), 99, np.uint8)
+
+
+class Sleeps(Whole):
+    def reset(self, *, seed=None, options=None):
+        time.sleep(60)
+        return super().reset(seed=seed)
+
+
+class Slow(Whole):
+    num_steps: ClassVar[list[int]] = [0]
+
+    def step(self, action):
+        self.num_steps[0] += 1
+        time.sleep(0.02)
+        return super().step(action)
 
 
 class CrashInReset(Whole):

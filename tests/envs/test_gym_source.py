@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from roboloop.core.config import override, to_dict
+from roboloop.core.config import override, read_file, to_dict
 from roboloop.core.errors import ConfigError, DataError, UserError
 from roboloop.core.flags import parse_flags
 from roboloop.core.vouched import vouched
@@ -72,6 +72,15 @@ def test_arguments_of_the_constructor_reach_it_by_class_by_id_and_by_flag():
     )
     assert cfg.env.kwargs == {"g": 9.5, "n": [1, 2]}
     assert override(Experiment(), to_dict(cfg)) == cfg
+
+
+def test_a_number_with_an_exponent_is_one_in_flags_and_in_files(tmp_path):
+    words = ["--env.id", "gym/Pendulum-v1", "--env.kwargs.g", "1e-3", "--env.kwargs.n", "[.5e2, -1E+2]"]
+    flags = parse_flags(Experiment(), words).env.kwargs
+    (tmp_path / "a.yaml").write_text("env: {id: gym/Pendulum-v1, kwargs: {g: 1e-3, n: [.5e2, -1E+2], name: 1e-3x}}\n")
+    file = override(Experiment(), read_file(tmp_path / "a.yaml")).env.kwargs
+    assert flags == {"g": 0.001, "n": [50.0, -100.0]}
+    assert file == {**flags, "name": "1e-3x"}
 
 
 def test_wrappers_are_put_around_it_the_innermost_first():

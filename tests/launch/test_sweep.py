@@ -185,6 +185,14 @@ def test_values_of_a_key_that_takes_text_are_words(tmp_path, capsys):
     assert [key for key, text in takes.items() if text] == ["device", "sample.real_time"]
 
 
+def test_an_argument_of_an_environment_can_be_an_axis_beside_the_others(tmp_path, capsys, runs):
+    words = "--env.id gym/Pendulum-v1 --axis env.kwargs.g 9.81 1e-3 --seeds 0 --dry-run"
+    assert cli.main(["sweep", "--runs-dir", str(tmp_path), *words.split()]) == 0
+    assert ["g=9.81" in line or "g=0.001" in line for line in capsys.readouterr().out.splitlines()[:2]] == [True, True]
+    planned = runs(base={"env": {"id": "gym/Pendulum-v1", "kwargs": {"a": 1}}}, axes={"env.kwargs.g": [9.81, "1e-3"]})
+    assert [run.config.env.kwargs for run in planned] == [{"a": 1, "g": 9.81}, {"a": 1, "g": 0.001}]
+
+
 def test_dotted_keys_and_sections_mean_the_same():
     assert nested({"algo": {"name": "ppo"}, "algo.lr": 1, "steps": 2}) == {"algo": {"name": "ppo", "lr": 1}, "steps": 2}
     with pytest.raises(ConfigError, match="twice"):

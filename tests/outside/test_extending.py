@@ -1,7 +1,6 @@
 """The files of ``docs/extending.md`` work as they stand there."""
 
 import csv
-import os
 import re
 import shlex
 import subprocess
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from roboloop.track.read import read_jsonl
-from tests.cli.test_cli import roboloop
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text()
@@ -28,24 +26,26 @@ def file_of(title: str) -> str:
     return re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
 
 
-def with_path(folder: Path, *words: object):
-    return roboloop(*words, cwd=folder, PYTHONPATH=os.pathsep.join((str(folder), str(Path(__file__).parents[2]))))
+def run_there(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    """Run a command as the installed script does: the folder is not on Python's path."""
+    command = [sys.executable, "-P", "-m", "roboloop.cli", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, timeout=300)
 
 
 def test_the_algorithm_of_the_page_trains_shows_its_keys_and_resumes(tmp_path):
     (tmp_path / "my_ddpg.py").write_text(file_of("Your own algorithm"))
     words = ("train", "--algo", "my_ddpg:SPEC", "--env", "gym/Pendulum-v1", *SMALL)
-    done = with_path(tmp_path, *words)
+    done = run_there(tmp_path, *words)
     assert done.returncode == 0, done.stderr
     run = tmp_path / "runs" / "default" / "Pendulum-v1" / "0"
-    shown = with_path(tmp_path, *words, "--help").stdout
+    shown = run_there(tmp_path, *words, "--help").stdout
     assert "--algo.hidden 64 64" in shown
     assert "Widths of the hidden layers." in shown
-    assert with_path(tmp_path, "eval", run, "--episodes", "1").returncode == 2  # nobody vouches for a saved name
-    assert with_path(tmp_path, "eval", run, "--episodes", "1", "--trust").returncode == 0
-    assert with_path(tmp_path, *words, "--runs-dir", "b", "--steps", "150").returncode == 0
+    assert run_there(tmp_path, "eval", run, "--episodes", "1").returncode == 2  # nobody vouches for a saved name
+    assert run_there(tmp_path, "eval", run, "--episodes", "1", "--trust").returncode == 0
+    assert run_there(tmp_path, *words, "--runs-dir", "b", "--steps", "150").returncode == 0
     part = tmp_path / "b" / "default" / "Pendulum-v1" / "0"
-    assert with_path(tmp_path, "train", "--resume", part, "--steps", "300", "--trust").returncode == 0
+    assert run_there(tmp_path, "train", "--resume", part, "--steps", "300", "--trust").returncode == 0
     last = Path("checkpoints") / "step-000000000300" / "state.safetensors"
     assert (part / last).read_bytes() == (run / last).read_bytes()
 
@@ -53,11 +53,11 @@ def test_the_algorithm_of_the_page_trains_shows_its_keys_and_resumes(tmp_path):
 def test_the_tracker_of_the_page_mirrors_a_run_and_its_resume(tmp_path):
     (tmp_path / "my_csv.py").write_text(file_of("Your own tracker"))
     words = ("--env", "gym/Pendulum-v1", *SMALL, "--trackers", "my_csv:CSV", *SAC)
-    done = with_path(tmp_path, "train", *words, "--log-every-steps", "50", "--steps", "150")
+    done = run_there(tmp_path, "train", *words, "--log-every-steps", "50", "--steps", "150")
     assert done.returncode == 0, done.stderr
     run = tmp_path / "runs" / "default" / "Pendulum-v1" / "0"
-    assert with_path(tmp_path, "train", "--resume", run, "--steps", "300").returncode == 2  # nobody vouches for it
-    assert with_path(tmp_path, "train", "--resume", run, "--steps", "300", "--trust").returncode == 0
+    assert run_there(tmp_path, "train", "--resume", run, "--steps", "300").returncode == 2  # nobody vouches for it
+    assert run_there(tmp_path, "train", "--resume", run, "--steps", "300", "--trust").returncode == 0
     with open(run / "metrics.csv", newline="") as file:
         head, *lines = csv.reader(file)
     assert head == ["step", "name", "value"]
@@ -92,12 +92,6 @@ def commands_of(title: str) -> list[list[str]]:
     return [shlex.split(line)[1:] for line in text.splitlines() if line.startswith("roboloop ")]
 
 
-def run_there(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command as the installed script does: the folder is not on Python's path."""
-    command = [sys.executable, "-P", "-m", "roboloop.cli", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, timeout=300)
-
-
 @pytest.mark.parametrize("title", NAMES)
 def test_the_file_and_the_commands_of_the_page_work_in_the_folder_of_the_file(tmp_path, title):
     (tmp_path / NAMES[title]).write_text(file_of(title))
@@ -123,7 +117,7 @@ def test_the_network_of_the_page_trains_inside_sac_and_inside_the_algorithm_of_t
     (tmp_path / "my_nets.py").write_text(file_of("Your own network"))
     words = ("train", "--env", "gym/Pendulum-v1", *SMALL, "--algo.hidden", "8", "8")
     for algo in (("--algo", "my_ddpg:SPEC"), ("--algo.net", "my_nets:residual", *SAC[2:])):
-        done = with_path(tmp_path, *words, *algo, "--experiment", algo[1].replace(":", "-"))
+        done = run_there(tmp_path, *words, *algo, "--experiment", algo[1].replace(":", "-"))
         assert done.returncode == 0, done.stderr
 
 
@@ -139,7 +133,7 @@ def test_the_cameras_of_the_page_train_without_any_flag_about_them(tmp_path, alg
         "--steps", "32", "--algo.rollout-steps", "32"
     )  # fmt: skip
     quick = (*few, "--eval.episodes", "1", "--trackers")
-    done = with_path(tmp_path, "train", "--algo", algo, "--env", "gym/my_cameras:Cameras-v0", *quick)
+    done = run_there(tmp_path, "train", "--algo", algo, "--env", "gym/my_cameras:Cameras-v0", *quick)
     assert done.returncode == 0, done.stderr
     assert "done at step" in done.stdout
 
@@ -150,11 +144,11 @@ def test_the_simulator_of_the_page_trains_and_resumes_to_the_same_bytes(tmp_path
         "train", "--algo", "ppo", "--env", "gymvec/my_points:Points-v0", "--env.num-envs", "200", "--trackers",
         "--algo.rollout-steps", "16", "--eval.episodes", "1", "--checkpoint.every-steps", "3200",
     )  # fmt: skip
-    whole = with_path(tmp_path, *words, "--steps", "9600")
+    whole = run_there(tmp_path, *words, "--steps", "9600")
     assert whole.returncode == 0, whole.stderr
     assert "cannot save its state" not in whole.stdout
-    assert with_path(tmp_path, *words, "--steps", "3200", "--runs-dir", "b").returncode == 0
+    assert run_there(tmp_path, *words, "--steps", "3200", "--runs-dir", "b").returncode == 0
     run, part = (tmp_path / root / "default" / "my_points-Points-v0" / "0" for root in ("runs", "b"))
-    assert with_path(tmp_path, "train", "--resume", part, "--steps", "9600", "--trust").returncode == 0
+    assert run_there(tmp_path, "train", "--resume", part, "--steps", "9600", "--trust").returncode == 0
     last = Path("checkpoints") / "step-000000009600" / "state.safetensors"
     assert (part / last).read_bytes() == (run / last).read_bytes()

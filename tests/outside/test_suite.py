@@ -1,6 +1,7 @@
 """A suite, auxiliary tasks, an expert and a reward from ``examples/outside``, a package of its own."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,15 @@ def test_the_suite_is_found_by_its_entry_point_and_its_options_are_flags():
     assert "--env.link-m 0.5" in done.stdout
     assert "Length of each link." in done.stdout
     assert "--env.reward-version" not in done.stdout
+
+
+@pytest.mark.parametrize("suite", ["planar", "outside.planar:SUITE"])
+def test_a_task_that_it_does_not_list_is_refused_with_the_nearest_that_it_does(suite, tmp_path):
+    for words in (["train", "--runs-dir", str(tmp_path), "--steps", "50", "--env"], ["envs", "check"]):
+        done = roboloop(*words, f"{suite}/raech")
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert "unknown planar task 'raech'; did you mean 'reach'?" in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_its_expert_reaches_the_goal_and_that_of_an_auxiliary_task_rests():
@@ -195,5 +205,17 @@ def test_a_module_in_the_working_directory_is_found_after_all_others_and_only_by
     done = run_there("eval", "mlflow:x")
     assert "stranger" not in done.stdout + done.stderr
     done = run_there("eval", run, "--trust")
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "there is no module 'mine'" in done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "stranger" not in done.stdout
+
+
+def test_a_config_file_may_name_a_module_beside_it_and_how_to_go_on_is_said_with_trust(tmp_path):
+    (tmp_path / "mine.py").write_text(MODULE)
+    keys = "env: {id: planar/reach, reward: 'mine:far'}"
+    (tmp_path / "a.yaml").write_text(keys)
+    command = [sys.executable, "-P", "-m", "roboloop.cli", "train", "--config", "a.yaml", *PENDULUM[2:], *SMALL, *SAC]
+    done = subprocess.run(
+        [*command, "--eval.episodes", "0", "--steps", "70"], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"roboloop eval \S+ --checkpoint all --trust", done.stdout)

@@ -82,8 +82,10 @@ def test_a_run_of_the_same_name_is_left_alone_unless_it_may_be_overwritten(tmp_p
     rl.train(**small(tmp_path, steps=100))
     with pytest.raises(rl.RunExists, match="is finished"):
         rl.train(**small(tmp_path, steps=100))
-    assert rl.train(**small(tmp_path, steps=100), overwrite=True).step == 100
-    assert len(rl.runs(tmp_path / "runs")) == 2  # the old one stands aside
+    run = rl.train(**small(tmp_path, steps=100), overwrite=True)
+    assert run.step == 100
+    assert [each.path for each in rl.runs(tmp_path / "runs")] == [run.path]
+    assert rl.Run(run.path.with_name("0.old-1")).step == 100  # the old one stands aside
 
 
 def test_an_experiment_is_a_record_that_can_be_trained(tmp_path):
@@ -172,6 +174,24 @@ def test_a_class_of_a_notebook_trains_and_resumes_with_the_class_given_again(tmp
     assert rl.evaluate(rl.Run(part.path, env=Mine), episodes=2).episodes == 2
     with pytest.raises(rl.ConfigError, match="give env= in Python"):
         rl.load(part.path)
+
+
+def test_another_class_of_a_notebook_is_another_environment(tmp_path):
+    class Cell(Steer):
+        pass
+
+    class Other(Steer):
+        pass
+
+    run = rl.train(**small(tmp_path, env=Cell, steps=80))
+    assert rl.evaluate(run, episodes=2, name="own").episodes == 2
+    with pytest.raises(rl.ConfigError, match=r"'env.id' cannot change .* from 'gym/__main__:Cell' to 'gym/__main__:O"):
+        run.resume(env=Other, steps=90, quiet=True)
+    assert rl.evaluate(run, episodes=2, env=Other, name="other").episodes == 2
+    files = {path.name: path.read_text().splitlines()[0] for path in (run.path / "eval").glob("*.jsonl")}
+    assert {name: [each in text for each in ("Cell", "Other")] for name, text in files.items()} == {
+        "own.jsonl": [True, False], "other-__main__-Other.jsonl": [False, True],
+    }  # fmt: skip
 
 
 def test_code_that_a_runs_files_name_is_not_used_unless_the_caller_says_so(tmp_path):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
+from gymnasium import spaces
+from outside.cameras import Cameras
 
 from roboloop import cli
 from roboloop.data.dataset import Dataset
+from roboloop.envs import registry
 from tests.run.helpers import remains, resume, train
 from tests.run.test_resume import assert_same
 
@@ -65,6 +70,39 @@ def test_a_run_is_evaluated_recorded_exported_and_written_in_other_formats(
     pytest.importorskip("onnxruntime")
     assert cli.main(["export", str(path), "--onnx", str(tmp_path / "policy.onnx"), "--trust"]) == 0
     assert "parity with ours over 64 steps" in capsys.readouterr().out
+
+
+class Zoomed(Cameras):
+    """Pictures of a size that may change between training and use."""
+
+    size: ClassVar[list[int]] = [64]
+
+    def __init__(self) -> None:
+        box = spaces.Box(0, 255, (self.size[0], self.size[0], 3), np.uint8)
+        self.observation_space = spaces.Dict({**self.observation_space.spaces, "zoom": box})
+
+    def reset(self, **options: Any) -> Any:
+        obs, info = super().reset(**options)
+        return {**obs, "zoom": np.zeros((self.size[0], self.size[0], 3), np.uint8)}, info
+
+    def step(self, action: Any) -> Any:
+        obs, *rest = super().step(action)
+        return {**obs, "zoom": np.zeros((self.size[0], self.size[0], 3), np.uint8)}, *rest
+
+
+@pytest.mark.parametrize("algo", [SAC, PPO], ids=["sac", "ppo"])
+def test_pictures_of_another_size_than_in_training_are_refused_in_one_line(
+    tiny, algo: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tiny(**changes(algo, steps=64))
+    path = train(replace(config, env=registry.config("gym/tests.run.test_cameras:Zoomed", num_envs=2)))
+    monkeypatch.setattr(Zoomed, "size", [84])
+    for words in (["eval", str(path), "--episodes", "1"], ["export", str(path), "--onnx", str(tmp_path / "a.onnx")]):
+        capsys.readouterr()
+        assert cli.main([*words, "--trust"]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert "(3, 84, 84)" in error or "was the network or the environment changed?" in error
 
 
 def test_pictures_whose_channels_cannot_be_told_are_refused_in_one_line(

@@ -10,11 +10,13 @@ import torch
 
 from roboloop.cli import main
 from roboloop.core.config import override
-from roboloop.envs import EnvConfig
+from roboloop.envs import EnvConfig, diagnose, patience
 from roboloop.envs.diagnose import first_look
 from roboloop.envs.findings import Findings
+from roboloop.envs.gym import examine
 from roboloop.run.config import Experiment
 from roboloop.run.envs import check_before_training
+from tests.envs import broken
 
 SMALL = (
     "--steps 220 --warmup-steps 50 --log-every-steps 50 --replay.capacity 1000 --algo.hidden 8 8 --algo.batch-size 8"
@@ -28,6 +30,11 @@ REFUSED = {
     "OldStep": r"step\(\) returned 4 values.*old Gym API",
     "LyingActions": r"step 1 with action \[-1.0\] raised ValueError at tests/envs/broken.py:\d+: the motor takes half",
     "CrashInReset": r"reset\(seed=0\) raised OSError at tests/envs/broken.py:\d+: no scene file",
+    "ExitsInReset": r"reset\(seed=0\) raised SystemExit at tests/envs/broken.py:\d+: 3",
+    "NoInfo": r"the info of reset\(\) is a NoneType: return a dict",
+    "LacksPart": r"the observation of reset\(\) has no 'force', observation_space has \['force', 'q'\]: return",
+    "SuccessInWords": r"info\['success'\] of step 1 is 'yes': give a bool or a number",
+    "SeesNothing": r"observations Box\(.*\(0,\).*\) hold nothing: give them at least one number",
     "Unbounded": r"action_space is unbounded at index 0: give finite bounds",
     "Inverted": r"action_space has low 2 and high 1 at index 0: low must be below high",
     "Sequences": r"observations Sequence\(.*\) have no fixed size",
@@ -37,6 +44,11 @@ WRONG = REFUSED | {
     "LyingSpaces": r"outside observation_space: [\d.e-]+ at index 1, bounds 0 to 0.01; widen the space or clip",
 }
 CRASH = r"RuntimeError at tests/envs/broken.py:\d+: the gripper fell off"
+EXIT = r"SystemExit at tests/envs/broken.py:\d+: 3"
+PICTURES = {
+    "FloatPicture": r"no pictures, so that --video cannot be used: .* pictures of float64: return uint8, 0 to 255",
+    "OneColour": r"the picture is of one colour, 99: --video may show nothing useful",
+}
 DOUBTFUL = {
     "NoRender": r"no pictures: add 'rgb_array'.*--video cannot be used",
     "HugeInfo": r"info has 1.2 MB per step, most of it in 'pictures'; copying it takes [\d.]+ ms",
@@ -61,14 +73,21 @@ def train(name, capsys, runs, *flags):
     return code, capsys.readouterr().err.splitlines()
 
 
-@pytest.mark.parametrize(("name", "words"), [*WRONG.items(), ("CrashAtStep50", f"step 50 with .* raised {CRASH}")])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        *WRONG.items(),
+        ("CrashAtStep50", f"step 50 with .* raised {CRASH}"),
+        ("ExitsAtStep50", f"step 50 with .* raised {EXIT}"),
+    ],
+)
 def test_envs_check_names_an_error_in_one_line(name, words, capsys):
     code, lines = check(name, capsys)
     assert (code, len(lines)) == (2, 1)
     assert re.match(f"error: .*{words}", lines[0]), lines[0]
 
 
-@pytest.mark.parametrize(("name", "words"), DOUBTFUL.items())
+@pytest.mark.parametrize(("name", "words"), (DOUBTFUL | PICTURES).items())
 def test_envs_check_warns_and_says_ok(name, words, capsys):
     code, (warning, ok) = check(name, capsys)
     assert code == 0
@@ -98,12 +117,15 @@ def test_train_warns_in_one_line_of_what_it_can_bear(name, capsys, tmp_path):
     assert re.match(f"roboloop: warning: env '{env_id(name)}': .*{(WRONG | DOUBTFUL)[name]}", lines[0]), lines[0]
 
 
+@pytest.mark.parametrize(
+    ("name", "said"), [("CrashAtStep50", r"the gripper fell off \(RuntimeError"), ("ExitsAtStep50", r"3 \(SystemExit")]
+)
 def test_an_environment_that_crashes_at_step_50_ends_training_in_one_line_with_the_code_of_broken_simulators(
-    capsys, tmp_path
+    name, said, capsys, tmp_path
 ):
-    code, lines = train("CrashAtStep50", capsys, tmp_path)
+    code, lines = train(name, capsys, tmp_path)
     assert (code, len(lines)) == (7, 1)
-    words = r"env 0 broke: the gripper fell off \(RuntimeError at tests/envs/broken.py:\d+, .*sample.restarts allows$"
+    words = rf"env 0 broke: {said} at tests/envs/broken.py:\d+, .*sample.restarts allows$"
     assert re.match(f"roboloop: {words}", lines[0]), lines[0]
 
 
@@ -114,6 +136,29 @@ def test_a_crash_in_an_evaluation_is_no_traceback(background, capsys, tmp_path):
     assert code == 7
     assert any(re.search(f"the environment broke in the evaluation, episode 0: {CRASH}", line) for line in lines), lines
     assert not any("Traceback" in line for line in lines)
+
+
+def test_one_that_sleeps_is_named_while_it_does_and_given_up(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(patience, "NOTE_S", 0.2)
+    monkeypatch.setattr(patience, "LIMIT_S", 0.5)
+    assert main(["envs", "check", env_id("Sleeps")]) == 2
+    said = capsys.readouterr()
+    place = r"now at tests/envs/broken.py:\d+"
+    assert re.match(rf"roboloop: checking {env_id('Sleeps')}: 0 s, {place}\n", said.err)
+    assert re.match(rf"error: not done after \d s, {place}: reset\(\) and step\(\) take too long\n$", said.out)
+    code, lines = train("Sleeps", capsys, tmp_path)
+    assert code == 2
+    assert re.match(f"roboloop: env '{env_id('Sleeps')}' is broken: not done after", lines[-1])
+
+
+def test_a_slow_one_is_compared_over_fewer_steps(capsys, monkeypatch):
+    for module in (diagnose, examine):
+        monkeypatch.setattr(module, "BUDGET_S", 0.5)
+    broken.Slow.num_steps[0] = 0
+    code, (ok,) = check("Slow", capsys)
+    assert code == 0
+    assert "steps/s" in ok
+    assert broken.Slow.num_steps[0] < 300  # about 900 where all of 60 steps are compared
 
 
 def test_the_short_form_changes_no_random_stream():

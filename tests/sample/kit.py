@@ -110,6 +110,27 @@ class Big(Misbehaving):
         return np.full(200_000, self._t, np.float32)
 
 
+class Filmed(Misbehaving):
+    """Sees a picture beside its numbers."""
+
+    observation_space = spaces.Dict({
+        "eye": spaces.Box(0, 255, (8, 8, 3), np.uint8), "count": spaces.Box(-1e3, 1e3, (3,), np.float32),
+    })  # fmt: skip
+
+    def reset(self, *, seed=None, options=None):
+        obs, info = super().reset(seed=seed)
+        return self._with_picture(obs), info
+
+    def step(self, action):
+        obs, *rest = super().step(action)
+        return self._with_picture(obs), *rest
+
+    @staticmethod
+    def _with_picture(obs):
+        return {"eye": np.full((8, 8, 3), 7, np.uint8), "count": obs}
+
+
+gymnasium.register("Filmed-v0", "tests.sample.kit:Filmed", kwargs={"how": "nan"}, max_episode_steps=10)
 for _how in ("well", "raise", "nan", "nan-reward", "shape", "hang", "die", "leak"):
     gymnasium.register(
         f"Misbehave-{_how}-v0", "tests.sample.kit:Misbehaving", kwargs={"how": _how}, max_episode_steps=10

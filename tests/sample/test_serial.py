@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from roboloop.algos.policy import UniformPolicy
 from roboloop.core.state import equal
 from roboloop.core.types import Decision, EnvSpec
 from roboloop.data.rollouts import COLUMNS
@@ -140,6 +141,15 @@ def test_a_broken_environment_is_named_and_replaced_and_nothing_crosses_the_brea
     assert re.search(message, said)
     assert "env 0" in said
     assert s.stats() == {"sample/env_faults": 1.0}
+
+
+def test_numbers_beside_a_picture_that_are_not_finite_are_the_environments_fault(permits):
+    permits(1)
+    s = sampler(num_envs=1, steps=8, env=EnvConfig(id="gym/tests.sample.kit:Filmed-v0"))
+    rollout = s.collect(UniformPolicy(s.spec))
+    (said,) = s.faults()
+    assert "env 0 broke: returned an observation that is not finite" in said
+    assert np.isfinite(rollout.obs["vector"]).all()
 
 
 def test_an_environment_that_breaks_in_the_first_step_of_a_rollout_is_cut_before_it(permits):

@@ -34,7 +34,7 @@ from roboloop.sample.serial import SerialSampler
 from roboloop.sample.vector import group_maker
 from tests.run.helpers import make_runner, remains, resume, train
 from tests.run.test_resume import assert_same
-from tests.sample.vectors import Brittle, length_of
+from tests.sample.vectors import Brittle, Watched, length_of
 
 POINTS = "gymvec/outside.vec:Points-v0"
 OURS = "gymvec/tests.sample.vectors"
@@ -267,6 +267,45 @@ def test_a_simulator_that_raises_is_replaced_and_its_episodes_are_lost() -> None
     Brittle.left[0] = 0
 
 
+def test_pictures_beside_numbers_are_stepped_together_and_alone_and_numbers_must_be_finite(tiny) -> None:
+    env_id = f"{OURS}:Watched-v0"
+    check_env(lambda: make(EnvConfig(id=env_id)), steps=20, pictures=False)
+    Watched.bad[0] = 1
+    source = sampler(env_id, 3, 16)
+    rollout = source.collect(UniformPolicy(source.spec))
+    (fault,) = source.faults()
+    assert "envs 0 to 2 broke: returned observations that are not finite" in fault
+    assert np.isfinite(rollout.obs["vector"]).all()
+    train(tiny(**changes(PPO_, env_id, steps=96, eval={"episodes": 2})))
+
+
+def steps_of(env_id: str, **keys: Any) -> Any:
+    """Return the rewards of a few steps."""
+    cfg = registry.config(env_id, **keys)
+    make_world = registry.vector_maker(cfg)
+    assert make_world is not None
+    world = make_world(2)
+    world.reset([1, 2])
+    rewards = [world.step(np.ones((2, 2))).reward for _ in range(3)]
+    world.close()
+    return np.array(rewards)
+
+
+def test_a_class_arguments_and_vector_wrappers_make_a_vector_env() -> None:
+    by_id, by_class = (f"{OURS}:{name}" for name in ("Staggered-v0", "Staggered"))
+    plain = steps_of(by_id)
+    assert np.array_equal(plain, steps_of(by_class))
+    heavy = {"kwargs": {"lightness": 0.5}}
+    assert not np.array_equal(plain, steps_of(by_class, **heavy))
+    assert np.array_equal(steps_of(by_id, **heavy), steps_of(by_class, **heavy))
+    assert np.array_equal(plain / 2, steps_of(by_id, wrappers=[f"{OURS.removeprefix('gymvec/')}:Halved"]))
+
+
+def test_columns_that_begin_at_ages_of_their_own_pass_the_check(capsys) -> None:
+    assert cli.main(["envs", "check", f"{OURS}:Staggered-v0", "--env.kwargs.lightness", "2"]) == 0
+    assert "error" not in capsys.readouterr().out
+
+
 NESTED = {
     "box": spaces.Box(-1, 1, (2, 3), np.float32),
     "picture": spaces.Box(0, 255, (6, 5, 3), np.uint8),
@@ -341,7 +380,17 @@ def test_tensors_are_given_to_who_gives_tensors() -> None:
         (["--env", "gymvec/no_such_module:Points-v0"], "No module named 'no_such_module'"),
         (["--env", f"{OURS}:SaysNothing-v0"], "does not say how it resets"),
         (["--env", f"{OURS}:WithoutFinals-v0"], "gives no info['final_obs']"),
-        (["--env", f"{OURS}:Endless-v0"], "say its limit with --env.max-episode-steps"),
+        (["--env", f"{OURS}:FourValues-v0"], "step() returned 4 values, not (observations, rewards, terminated,"),
+        (["--env", f"{OURS}:Wordy-v0"], "info['success'] of step() is 'yes': give one bool or number for each"),
+        (["--env", f"{OURS}:Pionts"], "did you mean 'Points'"),
+        (["--env", "gymvec/tests.python.own_env:Steer"], "is no vector environment: take gym/tests.python.own_env:"),
+        (["--env", "gym/outside.vec:Points-v0"], "steps many environments at once: take gymvec/outside.vec:Points-v0"),
+        (["--env", "gym/outside.vec:Points"], "steps many environments at once: take gymvec/outside.vec:Points"),
+        (["--env", POINTS, "--env.kwargs.mass", "2"], "got an unexpected keyword argument 'mass'"),
+        (["--env", POINTS, "--env.kwargs.num-envs", "2"], "env.kwargs.num_envs is set by roboloop: leave it out"),
+        (["--env", POINTS, "--env.wrappers", "builtins:dict"], "env.wrappers 'builtins:dict' raised"),
+        (["--env", POINTS, "--env.reward", "a:b"], "env.reward is for environments that are stepped one by one"),
+        (["--env", f"{OURS}:Unlimited-v0"], "say its limit with --env.max-episode-steps"),
     ],
 )
 def test_what_cannot_work_is_one_line(tmp_path: Path, capsys, flags: list[str], message: str) -> None:

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorRewardWrapper
+from gymnasium.vector.utils import batch_space
 from outside.vec import Points
 
 
@@ -66,6 +67,64 @@ class Brittle(Points):
         return super().step(actions)
 
 
+class Watched(Points):
+    """Sees a picture beside its numbers, which are NaN in the tenth step of its first instance."""
+
+    bad: ClassVar[list[int]] = [0]
+
+    def __init__(self, num_envs: int, max_episode_steps: int = 50) -> None:
+        super().__init__(num_envs, max_episode_steps)
+        self.single_observation_space = spaces.Dict({
+            "eye": spaces.Box(0, 255, (36, 36, 3), np.uint8), "numbers": spaces.Box(-np.inf, np.inf, (6,), np.float32),
+        })  # fmt: skip
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+
+    def _see(self) -> Any:
+        numbers = super()._see()
+        if self.clock[0] == 10 and self.bad[0]:
+            self.bad[0] -= 1
+            numbers[0, 0] = np.nan
+        return {"eye": np.full((self.num_envs, 36, 36, 3), self.clock[0], np.uint8), "numbers": numbers}
+
+
+class Staggered(Points):
+    """Begins its first episodes at ages of their own, as simulators do whose columns shall not end together."""
+
+    def __init__(self, num_envs: int, max_episode_steps: int = 50, lightness: float = 1.0) -> None:
+        super().__init__(num_envs, max_episode_steps)
+        self.lightness = lightness
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed, options=options)
+        self.clock[self.clock == 0] = 7
+        return self._see(), {}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        return super().step(self.lightness * actions)
+
+
+class FourValues(Points):
+    """Has no info."""
+
+    def step(self, actions: Any) -> Any:
+        return super().step(actions)[:4]
+
+
+class Wordy(Points):
+    """Says in words that it succeeded."""
+
+    def step(self, actions: Any) -> Any:
+        *out, _ = super().step(actions)
+        return *out, {"success": "yes"}
+
+
+class Halved(VectorRewardWrapper):
+    """A vector wrapper."""
+
+    def rewards(self, reward: Any) -> Any:
+        return reward / 2
+
+
 class Forgetful(Points):
     """Cannot save its state."""
 
@@ -95,6 +154,6 @@ MODES = {"disabled": AutoresetMode.DISABLED, "same": AutoresetMode.SAME_STEP, "n
 for name, mode in MODES.items():
     gymnasium.register(f"Counter-{name}-v0", vector_entry_point=partial(sync, mode), max_episode_steps=20)
 gymnasium.register("Unclocked-v0", vector_entry_point=Unclocked)
-for kind in (Brittle, Forgetful, SaysNothing, WithoutFinals):
+for kind in (Brittle, Watched, Staggered, FourValues, Wordy, Forgetful, SaysNothing, WithoutFinals):
     gymnasium.register(f"{kind.__name__}-v0", vector_entry_point=kind, max_episode_steps=20)
-gymnasium.register("Endless-v0", vector_entry_point=partial(sync, AutoresetMode.SAME_STEP))
+gymnasium.register("Unlimited-v0", vector_entry_point=partial(sync, AutoresetMode.SAME_STEP))

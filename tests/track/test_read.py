@@ -13,6 +13,7 @@ import pytest
 
 from roboloop.core.errors import DataError
 from roboloop.track.read import (
+    aside,
     boot_id,
     find_runs,
     names_of,
@@ -57,6 +58,14 @@ def test_runs_are_found_and_sorted_by_seed_not_by_text(tmp_path: Path) -> None:
         ("sac", "reach-v3", 10, "done"),
     ]
     assert (infos[0].step, infos[0].steps, infos[0].last_success, infos[0].last_return) == (500, 1000, 0.5, None)
+
+
+def test_a_run_that_overwrite_moved_aside_is_found_by_its_path_alone(tmp_path: Path) -> None:
+    run, old = (make_run(tmp_path / "sac" / "reach-v3" / name) for name in ("0", "0.old-1"))
+    for root in (tmp_path, tmp_path / "sac", tmp_path / "sac" / "reach-v3"):
+        assert [info.path for info in find_runs(root)] == [run]
+    assert [info.path for info in find_runs(old)] == [old]
+    assert aside(run) == old.with_name("0.old-2")
 
 
 @pytest.mark.parametrize("root", ["", "sac", "sac/reach-v3", "sac/reach-v3/0"])

@@ -65,6 +65,7 @@ SUITE = Suite(
     "roboloop.envs.dmc.world:make",
     IDS,
     ViewEnvConfig,
+    has_more=True,
     packages=("dm_control", "mujoco"),
     example="walker-walk",
 )

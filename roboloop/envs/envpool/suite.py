@@ -13,4 +13,4 @@ IDS = (
 )
 """Ids of ours for which EnvPool has a port, the common ones; it has one of every Meta-World and DM Control task."""
 
-SUITE = Suite("envpool", "roboloop.envs.envpool.world:make", IDS, packages=("envpool",))
+SUITE = Suite("envpool", "roboloop.envs.envpool.world:make", IDS, has_more=True, packages=("envpool",))

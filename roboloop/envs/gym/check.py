@@ -15,10 +15,11 @@ from gymnasium import spaces
 
 from roboloop.core.errors import ConfigError
 from roboloop.core.fields import MASK
-from roboloop.core.raised import where
+from roboloop.core.raised import CRASHES, where
 from roboloop.core.types import Array
 from roboloop.envs.env import UNBOUNDED
 from roboloop.envs.findings import Findings
+from roboloop.envs.gym.world import SUCCESS
 from roboloop.envs.spaces import Columns, columns, decoder, legal, observations
 
 BIG_INFO = 100_000
@@ -44,7 +45,7 @@ class GymCheck:
             self._columns = columns(action)
             observations(seen, self._columns.choices)
         except ConfigError as error:
-            raise self._found.give_up("space", f"{error}: use Box, Discrete, MultiDiscrete, Dict or Tuple") from None
+            raise self._found.give_up("space", str(error)) from None
         self._decode = decoder(action)
         self._seen = seen
         self._bounds(self._columns)
@@ -110,10 +111,12 @@ class GymCheck:
                 raise self._found.give_up("crash", f"reset(seed={seed}) raised {where(error)}") from error
             text = f"reset() takes no {unknown[1]}: that is the old Gym API"
             raise self._found.give_up("old reset", f"{text}; {_NEW_RESET}") from None
-        except Exception as error:
+        except CRASHES as error:
             raise self._found.give_up("crash", f"reset(seed={seed}) raised {where(error)}") from error
         self.busy_s += time.perf_counter() - began
-        if not (isinstance(out, tuple) and len(out) == 2 and isinstance(out[1], Mapping)):
+        if isinstance(out, tuple) and len(out) == 2 and not isinstance(out[1], Mapping):
+            raise self._found.give_up("info", f"the info of reset() is {_named(out[1])}: return a dict")
+        if not (isinstance(out, tuple) and len(out) == 2):
             text = f"reset() returned {_named(out)}, not (observation, info)"
             raise self._found.give_up("old reset", f"{text}: that is the old Gym API; {_NEW_RESET}")
         self._observation(self._seen, out[0], "the observation of reset()")
@@ -125,7 +128,7 @@ class GymCheck:
         began = time.perf_counter()
         try:
             out = self._env.step(action)
-        except Exception as error:
+        except CRASHES as error:
             text = f"step {t} with action {_short(action)} raised {where(error)}"
             raise self._found.give_up("crash", text) from error
         self.busy_s += time.perf_counter() - began
@@ -141,7 +144,8 @@ class GymCheck:
             if not isinstance(flag, bool | np.bool_):
                 self._found.warn("flags", f"{name} is a {type(flag).__name__}, not a bool: return bool({name})")
         if not isinstance(info, Mapping):
-            raise self._found.give_up("info", f"the info of step {t} is a {type(info).__name__}: return a dict")
+            raise self._found.give_up("info", f"the info of step {t} is {_named(info)}: return a dict")
+        self._success(info, t)
         if self.num_steps < 10:
             self._size_of(info)
         return self._mask(obs, info), bool(terminated or truncated)
@@ -155,6 +159,14 @@ class GymCheck:
         if not np.isfinite(reward):
             text = f"the reward of step {t} is {float(reward)}: return a finite number"
             self._found.error("reward", text)
+
+    def _success(self, info: Mapping[str, Any], t: int) -> None:
+        """Note a success that is no number; None says that nothing is known."""
+        name = next((name for name in SUCCESS if name in info), "")
+        value = info.get(name)
+        if value is not None and (np.size(value) != 1 or np.asarray(value).dtype.kind not in "biuf"):
+            text = f"info[{name!r}] of step {t} is {_short(value)!r}: give a bool or a number"
+            raise self._found.give_up("success", text)
 
     def _mask(self, obs: Any, info: Mapping[str, Any]) -> Any:
         """Return which choices are allowed, where the environment says so."""
@@ -182,7 +194,10 @@ class GymCheck:
             parts = dict(space.spaces) if isinstance(space, spaces.Dict) else dict(enumerate(space.spaces))
             try:
                 inner = {key: obs[key] for key in parts}
-            except (LookupError, TypeError, IndexError):
+            except KeyError as error:
+                text = f"{name} has no {error}, observation_space has {list(parts)}: return all parts"
+                raise self._found.give_up("shape", text) from None
+            except (LookupError, TypeError):
                 raise self._found.give_up(
                     "shape", f"{name} is {_named(obs)}, observation_space has {list(parts)}: return all parts"
                 ) from None

@@ -8,13 +8,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial, reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import gymnasium
 from gymnasium.envs.registration import find_highest_version, load_env_creator, parse_env_id
 
 from roboloop.core.errors import ConfigError, MissingExtra, UserError, nearest
-from roboloop.core.raised import where
+from roboloop.core.raised import CRASHES, where
 from roboloop.core.resolve import load_named, resolve
 from roboloop.core.vouched import is_of_plugin
 from roboloop.envs import gymnasium_ids
@@ -25,6 +25,7 @@ MAIN = "__main__"
 PICTURES = {"render_mode": "rgb_array"}
 _OF_MAKE = ("id", "max_episode_steps", "disable_env_checker")
 """Arguments of ``gymnasium.make`` itself, which we give."""
+Made = TypeVar("Made")
 Maker = Callable[..., "gymnasium.Env[Any, Any]"]
 
 
@@ -67,16 +68,22 @@ def find(task: str, cfg: GymEnvConfig) -> GymSource:
 
 
 def _wrapped(make: Callable[[], gymnasium.Env[Any, Any]], wrappers: tuple[str, ...]) -> gymnasium.Env[Any, Any]:
-    env = make()
+    return wrapped(make(), wrappers, gymnasium.Env)
+
+
+def wrapped(env: Made, wrappers: tuple[str, ...], kind: type) -> Made:
+    """Return an environment with wrappers around it, the innermost first, each of which gives one of this kind."""
     for name in wrappers:
         try:
             env = load_named(name, "env.wrappers")(env)
         except UserError:
             raise
-        except Exception as error:  # the user's wrapper may raise anything
+        except CRASHES as error:  # the user's wrapper may raise anything
             raise ConfigError(f"env.wrappers {name!r} raised {where(error)}") from error
-        if not isinstance(env, gymnasium.Env):
-            raise ConfigError(f"env.wrappers {name!r} must return a gymnasium.Env, not {type(env).__name__}")
+        if not isinstance(env, kind):
+            raise ConfigError(
+                f"env.wrappers {name!r} must return a gymnasium.{kind.__name__}, not {type(env).__name__}"
+            )
     return env
 
 
@@ -87,9 +94,9 @@ def _find(task: str, kwargs: Mapping[str, Any]) -> GymSource:
             origin = "it was defined in a script or a notebook, and can be made only there: give env= in Python"
             raise ConfigError(f"env 'gym/{task}' cannot be made here: {origin}")
         return GymSource(partial(_construct, task, _given[name], kwargs), None)
-    if not module:
-        return _registered(task, kwargs)
-    maker = _named(task, module, name)
+    maker = named(f"gym/{task}", module, name) if module else None
+    if is_vector(name, maker):
+        raise ConfigError(f"env 'gym/{task}' steps many environments at once: take gymvec/{task}")
     if maker is None:
         return _registered(name, kwargs)
     if not callable(maker):
@@ -102,15 +109,23 @@ def is_environment(task: str) -> bool:
     module, _, name = task.rpartition(":")
     if module == MAIN or task.startswith(ATARI):
         return True
-    maker = (_named(task, module, name) if module else None) or _registered_maker(name)
+    maker = (named(f"gym/{task}", module, name) if module else None) or _registered_maker(name)
     if maker is None:
         return True  # making it says that nobody registered it
     return inspect.isclass(maker) and issubclass(maker, gymnasium.Env) and is_of_plugin(maker.__module__)
 
 
-def _named(task: str, module: str, name: str) -> Any:
+def is_vector(name: str, maker: Any) -> bool:
+    """Say whether a class, or what is registered by a name, is a vector environment alone."""
+    if maker is not None:
+        return inspect.isclass(maker) and issubclass(maker, gymnasium.vector.VectorEnv)
+    spec = gymnasium.registry.get(name)
+    return spec is not None and spec.entry_point is None and spec.vector_entry_point is not None
+
+
+def named(env_id: str, module: str, name: str) -> Any:
     """Import a module and return what it calls by that name; None where it registers the name with Gymnasium."""
-    held = _imported(task, module)
+    held = _imported(env_id, module)
     if name in gymnasium.registry:
         return None
     try:
@@ -124,17 +139,17 @@ def _named(task: str, module: str, name: str) -> Any:
             f"unknown Gymnasium env {name!r}: module {module} neither registers nor has it{hint}"
         ) from None
     if inspect.isclass(found) and issubclass(found, gymnasium.Wrapper):
-        raise ConfigError(f"env 'gym/{task}' cannot be made: {name} is a wrapper, for env.wrappers")
+        raise ConfigError(f"env {env_id!r} cannot be made: {name} is a wrapper, for env.wrappers")
     return found
 
 
-def _imported(task: str, module: str) -> Any:
+def _imported(env_id: str, module: str) -> Any:
     if not all(part.isidentifier() for part in module.split(".")):
-        raise ConfigError(f"env 'gym/{task}' cannot be made: {module!r} is no name of a module")
+        raise ConfigError(f"env {env_id!r} cannot be made: {module!r} is no name of a module")
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"env 'gym/{task}' cannot be made: {error}") from None
+        raise ConfigError(f"env {env_id!r} cannot be made: {error}") from None
 
 
 def _has_version(name: str) -> bool:
@@ -151,7 +166,7 @@ def _registered_maker(name: str) -> Any:
     if name not in gymnasium.registry:
         return None
     entry = gymnasium.registry[name].entry_point
-    with _as_one_line(f"gym/{name}"):
+    with as_one_line(f"gym/{name}"):
         return load_env_creator(entry) if isinstance(entry, str) else entry
 
 
@@ -173,9 +188,9 @@ def _make_registered(name: str, kwargs: Mapping[str, Any]) -> gymnasium.Env[Any,
     try:
         own = gymnasium.spec(name).kwargs
         maker = _registered_maker(name)
-        _check_arguments(f"gym/{name}", maker, {**own, **kwargs})
+        check_arguments(f"gym/{name}", maker, {**own, **kwargs})
         # older ones do not know the keyword of pictures
-        with _as_one_line(f"gym/{name}"):
+        with as_one_line(f"gym/{name}"):
             return gymnasium.make(name, max_episode_steps=-1, disable_env_checker=True, **_pictures(maker), **kwargs)
     except gymnasium.error.DependencyNotInstalled as error:
         reason = str(error).splitlines()[0]
@@ -187,7 +202,7 @@ def _make_registered(name: str, kwargs: Mapping[str, Any]) -> gymnasium.Env[Any,
 
 
 @contextmanager
-def _as_one_line(env_id: str) -> Iterator[None]:
+def as_one_line(env_id: str) -> Iterator[None]:
     """Name what a module or a constructor raises; a stranger's file may have given any arguments."""
     try:
         yield
@@ -197,11 +212,11 @@ def _as_one_line(env_id: str) -> Iterator[None]:
         if (error.name or "").partition(".")[0] in SUITE.packages:
             raise  # whose extra is named elsewhere
         raise MissingExtra(f"env {env_id!r} needs a package: {error}") from error
-    except Exception as error:
+    except CRASHES as error:
         raise ConfigError(f"env {env_id!r} cannot be made: {where(error)}") from error
 
 
-def _check_arguments(env_id: str, maker: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+def check_arguments(env_id: str, maker: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
     """Refuse arguments that a constructor does not take, or lacks, in one line."""
     try:
         inspect.signature(maker).bind(**arguments)
@@ -213,21 +228,22 @@ def _check_arguments(env_id: str, maker: Callable[..., Any], arguments: Mapping[
 
 def _construct(task: str, maker: Maker, kwargs: Mapping[str, Any]) -> gymnasium.Env[Any, Any]:
     """Call what makes an environment; one that makes something else is one line."""
-    options = {**(_pictures(maker) if _takes_render_mode(maker) else {}), **kwargs}
-    _check_arguments(f"gym/{task}", maker, options)
-    with _as_one_line(f"gym/{task}"):
+    options = {**(_pictures(maker) if takes(maker, "render_mode") else {}), **kwargs}
+    check_arguments(f"gym/{task}", maker, options)
+    with as_one_line(f"gym/{task}"):
         env = maker(**options)
     if not isinstance(env, gymnasium.Env):
         raise ConfigError(f"env 'gym/{task}' cannot be made: it returned a {type(env).__name__}, not a gymnasium.Env")
     return env
 
 
-def _takes_render_mode(maker: Maker) -> bool:
+def takes(maker: Callable[..., Any], name: str) -> bool:
+    """Say whether what makes an environment takes an argument of this name."""
     try:
         parameters = inspect.signature(maker).parameters.values()
     except ValueError:
         return True
-    return any(p.name == "render_mode" or p.kind is p.VAR_KEYWORD for p in parameters)
+    return any(p.name == name or p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def _pictures(maker: Any) -> dict[str, Any]:

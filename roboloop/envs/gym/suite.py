@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from roboloop.core.errors import ConfigError
-from roboloop.envs.config import PictureEnvConfig
+from roboloop.envs.config import EnvConfig, PictureEnvConfig
 from roboloop.envs.suite import Suite
 from roboloop.envs.task_set import SEPARATOR
 
@@ -49,11 +49,9 @@ ATARI = "ALE/"
 
 
 @dataclass(frozen=True)
-class GymEnvConfig(PictureEnvConfig):
-    """Keys of Gymnasium environments."""
+class MadeEnvConfig(EnvConfig):
+    """Of what Gymnasium makes, or a class of the user's."""
 
-    grayscale: bool | None = None
-    """Whether Atari's pictures are grey; none means yes."""
     kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of the environment's constructor, such as --env.kwargs.gravity 9.8."""
     wrappers: tuple[str, ...] = ()
@@ -62,8 +60,9 @@ class GymEnvConfig(PictureEnvConfig):
     def check(self) -> None:
         """Refuse arguments that are ours to give."""
         super().check()
-        if "render_mode" in self.kwargs:
-            raise ConfigError("env.kwargs.render_mode is set by roboloop: leave it out")
+        for name in self.ours:
+            if name in self.kwargs:
+                raise ConfigError(f"env.kwargs.{name} is set by roboloop: leave it out")
 
     def code(self) -> Iterator[tuple[str, str]]:
         """Yield the keys that name code; wrappers are some."""
@@ -74,6 +73,11 @@ class GymEnvConfig(PictureEnvConfig):
         """Yield the keys that name a file; a constructor may open what it is given."""
         yield from super().places()
         yield from ((key, text) for key, text in _texts("kwargs", self.kwargs) if _may_be_place(text))
+
+    @property
+    def ours(self) -> tuple[str, ...]:
+        """Arguments that roboloop gives."""
+        return ("render_mode",)
 
 
 def _texts(key: str, value: Any) -> Iterator[tuple[str, str]]:
@@ -92,6 +96,14 @@ def _may_be_place(text: str) -> bool:
     return any(sign in text for sign in "/:~") or os.path.lexists(text)
 
 
+@dataclass(frozen=True)
+class GymEnvConfig(MadeEnvConfig, PictureEnvConfig):
+    """Keys of Gymnasium environments."""
+
+    grayscale: bool | None = None
+    """Whether Atari's pictures are grey; none means yes."""
+
+
 def modules(task: str) -> Sequence[str]:
     """Return the modules of ``module:Id`` and ``module:Class``."""
     named = [part.rpartition(":")[0] for part in task.split(SEPARATOR) if ":" in part]
@@ -104,6 +116,7 @@ SUITE = Suite(
     "roboloop.envs.gym.world:make",
     IDS,
     GymEnvConfig,
+    has_more=True,
     packages=("gymnasium", "mujoco"),
     modules=modules,
     examine="roboloop.envs.gym.examine:examine",

@@ -20,6 +20,8 @@ from roboloop.envs.spaces import Observations, columns, decoder, observations
 
 DEFAULT_HORIZON = 1000
 """For ids that register no limit of their own."""
+SUCCESS = ("success", "is_success")
+"""Names of the success in an info."""
 
 
 class GymWorld(ReplayWorld):
@@ -56,7 +58,7 @@ class GymWorld(ReplayWorld):
 
     def _tick(self, action: Any) -> Outcome:
         obs, reward, terminated, truncated, info = self._env.step(action)
-        success = info.get("success", info.get("is_success"))
+        success = next((info[name] for name in SUCCESS if name in info), None)
         known = None if success is None else float(success)
         return Outcome(self._read(obs, info), float(reward), bool(terminated), bool(truncated), known)
 
@@ -72,6 +74,8 @@ class GymWorld(ReplayWorld):
             frame = None
         if not isinstance(frame, np.ndarray):
             raise ConfigError(f"env 'gym/{self._task}' gives no pictures: it has no render mode 'rgb_array'")
+        if frame.dtype.kind not in "bui":
+            raise ConfigError(f"env 'gym/{self._task}' gives pictures of {frame.dtype}: return uint8, 0 to 255")
         return frame.astype(np.uint8)
 
     def close(self) -> None:

@@ -6,23 +6,21 @@ result holds the true last observation of an episode, and says where a step was 
 
 from __future__ import annotations
 
-import importlib
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.envs.registration import EnvSpec as Registered
-from gymnasium.envs.registration import load_env_creator
 from gymnasium.vector import AutoresetMode
 
-from roboloop.core.errors import ConfigError, nearest
+from roboloop.core.errors import ConfigError
 from roboloop.core.fields import MASK
 from roboloop.core.types import Array, State
-from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import EpisodeEnv, Outcome, Task, repeated
+from roboloop.envs.gym.world import SUCCESS
+from roboloop.envs.gymvec import source
 from roboloop.envs.gymvec.batch import BatchReader, BatchWriter, as_numpy
+from roboloop.envs.gymvec.suite import GymVecEnvConfig
 from roboloop.envs.replay import ReplayWorld
 from roboloop.envs.spaces import columns
 from roboloop.envs.vector import VectorResult, VectorWorld
@@ -31,7 +29,6 @@ DEFAULT_HORIZON = 1000
 """For ids that register no limit of their own, where the clock is ours."""
 FINAL_OBS = ("final_obs", "final_observation")
 """Where environments that reset in the same step put the last observations."""
-SUCCESS = ("success", "is_success")
 STATE = ("get_state", "set_state")
 
 
@@ -62,7 +59,12 @@ class GymVectorWorld:
 
     def step(self, action: Array) -> VectorResult:
         """Take a step."""
-        given, reward, terminated, truncated, info = self.env.step(self._write(action))
+        out = self.env.step(self._write(action))
+        if not (isinstance(out, tuple) and len(out) == 5):
+            what = f"{len(out)} values" if isinstance(out, tuple) else f"a {type(out).__name__}"
+            wanted = "(observations, rewards, terminated, truncated, info)"
+            raise ConfigError(f"env 'gymvec/{self._task}': step() returned {what}, not {wanted}")
+        given, reward, terminated, truncated, info = out
         obs, is_reset = self.reader(given), self._waits.copy()
         self._age[is_reset] = -1
         self._age += 1
@@ -150,7 +152,7 @@ class FirstColumn(ReplayWorld):
 
     def start(self, seed: int) -> Array:
         """Begin the episode of this seed."""
-        first: Array = self._world.reset([seed])[0]
+        first: Array = self._world.reset([seed])[0, ...]  # an array also where it is a record
         return first
 
     def advance(self, action: Array, repeat: int) -> Outcome:
@@ -162,7 +164,7 @@ class FirstColumn(ReplayWorld):
         success = float(result.success[0])
         known = None if np.isnan(success) else success
         ended, cut = bool(result.terminated[0]), bool(result.truncated[0])
-        return Outcome(result.obs[0].copy(), float(result.reward[0]), ended, cut, known)
+        return Outcome(result.obs[0, ...].copy(), float(result.reward[0]), ended, cut, known)
 
     def render(self) -> Array:
         """Return its picture."""
@@ -193,72 +195,39 @@ def _named(info: Any, names: Sequence[str], num_envs: int) -> Array:
     """Return a number of an info for each column, NaN where there is none."""
     for name in names:
         if isinstance(info, dict) and name in info:
-            values = np.array(as_numpy(info[name]), np.float64).reshape(-1)
+            try:
+                values = np.array(as_numpy(info[name]), np.float64).reshape(num_envs)
+            except (TypeError, ValueError):
+                what = f"info[{name!r}] of step() is {info[name]!r:.60}"
+                raise ConfigError(f"{what}: give one bool or number for each of {num_envs} environments") from None
             there = np.asarray(as_numpy(info.get(f"_{name}", np.ones(num_envs, bool))), bool)
             return np.where(there, values, np.nan)
     return np.full(num_envs, np.nan)
 
 
-def _registered(task: str) -> Registered:
-    """Return what Gymnasium knows of an id, after importing the module in front of it."""
-    module, _, name = task.rpartition(":")
-    if module:
-        if not all(part.isidentifier() for part in module.split(".")):
-            raise ConfigError(f"env 'gymvec/{task}' cannot be made: {module!r} is no name of a module")
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            raise ConfigError(f"env 'gymvec/{task}' cannot be made: {error}") from None
-    if name not in gymnasium.registry:
-        raise ConfigError(f"unknown Gymnasium env {name!r}{nearest(name, gymnasium.registry)}")
-    spec = gymnasium.registry[name]
-    if spec.vector_entry_point is None:
-        raise ConfigError(f"{name} registers no vector_entry_point: take gym/{task}, which is stepped env by env")
-    return spec
-
-
-def _make(task: str, cfg: EnvConfig, num_envs: int, evaluation: bool) -> GymVectorWorld:
-    spec = _registered(task)
+def _make(task: str, cfg: GymVecEnvConfig, num_envs: int, evaluation: bool) -> GymVectorWorld:
     if cfg.action_repeat != 1:
         raise ConfigError(f"env.action_repeat is 1 for gymvec/{task}: a step may already begin another episode")
     wished = cfg.eval_max_episode_steps if evaluation else cfg.max_episode_steps
-    options: dict[str, Any] = {} if wished is None else {"max_episode_steps": wished}
-    creator = spec.vector_entry_point
-    made_by = load_env_creator(creator) if isinstance(creator, str) else creator
-    if num_envs == 1 and "rgb_array" in getattr(made_by, "metadata", {}).get("render_modes", ()):
-        options["render_mode"] = "rgb_array"
-    try:
-        env = _build(spec, num_envs, options)
-    except TypeError as error:
-        if "max_episode_steps" not in str(error) or wished is None:
-            raise
-        options.pop("max_episode_steps")
-        env = _build(spec, num_envs, options)
-        if _mode(task, env) != AutoresetMode.DISABLED:
-            raise ConfigError(
-                f"gymvec/{task} ends episodes by itself and takes no max_episode_steps: leave it out"
-            ) from None
-    limit = wished or spec.max_episode_steps
-    if limit is None and _mode(task, env) != AutoresetMode.DISABLED:
+    env, is_told = source.build(task, cfg, num_envs, wished)
+    is_ours = _mode(task, env) == AutoresetMode.DISABLED
+    if wished is not None and not is_told and not is_ours:
+        raise ConfigError(f"gymvec/{task} ends episodes by itself and takes no max_episode_steps: leave it out")
+    limit = wished or source.find(task).max_episode_steps
+    if limit is None and not is_ours:
         raise ConfigError(f"gymvec/{task} registers no max_episode_steps: say its limit with --env.max-episode-steps")
     return GymVectorWorld(task, env, limit or DEFAULT_HORIZON)
 
 
-def _build(spec: Registered, num_envs: int, options: dict[str, Any]) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what is wrong with its metadata, we say ourselves
-        return gymnasium.make_vec(spec, num_envs, gymnasium.VectorizeMode.VECTOR_ENTRY_POINT, **options)
-
-
-def make_vector(task: str, cfg: EnvConfig, num_envs: int) -> VectorWorld:
+def make_vector(task: str, cfg: GymVecEnvConfig, num_envs: int) -> VectorWorld:
     """Make ``gymvec/<id>`` with this many columns, for training."""
     return _make(task, cfg, num_envs, False)
 
 
-def make(task: str, cfg: EnvConfig, evaluation: bool) -> EpisodeEnv:
+def make(task: str, cfg: GymVecEnvConfig, evaluation: bool) -> EpisodeEnv:
     """Make ``gymvec/<id>`` with one column and our clock, for all that steps one environment."""
     world = _make(task, cfg, 1, evaluation)
-    env, spec = world.env, _registered(task)
+    env = world.env
     low, high, choices = columns(env.single_action_space)
     seen = world.reader.one
     protocol = {"suite": f"gymnasium {gymnasium.__version__}", "task": task.rpartition(":")[2]}
@@ -269,7 +238,7 @@ def make(task: str, cfg: EnvConfig, evaluation: bool) -> EpisodeEnv:
             obs_dtype=seen.dtype,
             action_low=low,
             action_high=high,
-            horizon=cfg.horizon(spec.max_episode_steps or DEFAULT_HORIZON, evaluation),
+            horizon=cfg.horizon(source.find(task).max_episode_steps or DEFAULT_HORIZON, evaluation),
             protocol=protocol if world.can_save else {**protocol, "resumed": "with new episodes"},
             action_choices=choices,
         ),

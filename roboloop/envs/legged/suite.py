@@ -56,8 +56,8 @@ class HybridEnvConfig(LeggedEnvConfig):
 
 
 # which engine is missing, the engine says
-HOPPER = Suite("hopper", "roboloop.envs.legged.hopper:make", TASKS, LeggedEnvConfig)
-LAIKAGO = Suite("laikago", "roboloop.envs.legged.quadruped:make_laikago", TASKS, LeggedEnvConfig)
-A1 = Suite("a1", "roboloop.envs.legged.quadruped:make_a1", TASKS, LeggedEnvConfig)
-HYBRID_SUITE = Suite("hybrid", "roboloop.envs.legged.hybrid:make", HYBRID, HybridEnvConfig)
-TUNED = Suite("tuned", "roboloop.envs.legged.hybrid:make_tuned", HYBRID, HybridEnvConfig)
+HOPPER = Suite("hopper", "roboloop.envs.legged.hopper:make", TASKS, LeggedEnvConfig, has_more=True)
+LAIKAGO = Suite("laikago", "roboloop.envs.legged.quadruped:make_laikago", TASKS, LeggedEnvConfig, has_more=True)
+A1 = Suite("a1", "roboloop.envs.legged.quadruped:make_a1", TASKS, LeggedEnvConfig, has_more=True)
+HYBRID_SUITE = Suite("hybrid", "roboloop.envs.legged.hybrid:make", HYBRID, HybridEnvConfig, has_more=True)
+TUNED = Suite("tuned", "roboloop.envs.legged.hybrid:make_tuned", HYBRID, HybridEnvConfig, has_more=True)
