@@ -113,7 +113,7 @@ def test_update_of_two_shards_equals_the_unsharded_update_up_to_rounding() -> No
 
 
 def test_the_losses_are_those_of_the_paper() -> None:
-    cfg = dataclasses.replace(SMALL, shards=1, initial_alpha=0.3, target_entropy=-1.0)
+    cfg = dataclasses.replace(SMALL, shards=1, initial_alpha=0.3, target_entropy=-1.0, reward_scale=0.5)
     sac, batch = sac_of(cfg, SPEC, 1, seed=0), next(batches(16))
     learner = SAC(cfg, SPEC)
     learner.load_state_dict({name: view.clone() for name, view in sac._views.items()})
@@ -130,7 +130,7 @@ def test_the_losses_are_those_of_the_paper() -> None:
         u = mean + log_std.exp() * later
         log_prob = (normal.log_prob(u) - torch.log(1.0 - u.tanh().square())).sum(1)
         next_value = values(learner.target_critics, next_obs, u.tanh()).min(1).values - 0.3 * log_prob
-        error = values(learner.critics, obs, unit) - (reward + discount * next_value).unsqueeze(1)
+        error = values(learner.critics, obs, unit) - (0.5 * reward + discount * next_value).unsqueeze(1)
     assert said["critic_loss"] == pytest.approx(0.5 * error.square().mean(0).sum().item(), rel=1e-4)
     moved = sac.policy.learner.actor  # the actor's loss is taken with critics that have moved, and before it moves
     assert not torch.equal(moved[0].weight, learner.actor[0].weight)

@@ -59,7 +59,8 @@ class SAC(Learner):
         with torch.no_grad():
             action, log_prob = tanh_gaussian(self.actor(batch.next_obs), noise.next)
             next_q = self.target_critics(torch.cat((batch.next_obs, action), 1)).squeeze(2).amin(0)
-            target = batch.reward + batch.discount * (next_q - self.log_alpha.exp() * log_prob)
+            reward = batch.reward if self.cfg.reward_scale == 1.0 else self.cfg.reward_scale * batch.reward
+            target = reward + batch.discount * (next_q - self.log_alpha.exp() * log_prob)
         q = self.critics(torch.cat((batch.obs, batch.action), 1)).squeeze(2)
         return 0.5 * (q - target).square().mean(1).sum(), {"q_mean": q.mean()}
 
