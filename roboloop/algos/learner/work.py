@@ -301,7 +301,7 @@ class ShardLoss:
             if not torch.equal(before.nan_to_num(), now.nan_to_num()):
                 raise ConfigError(
                     f"{self._name} is no longer what it was at the first update: it may depend on its modules, batch "
-                    "and noise alone; what changes besides goes into inputs()"
+                    "and noise alone"
                 )
 
 
