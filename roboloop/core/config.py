@@ -200,6 +200,7 @@ def _meant(name: str, known: Sequence[str]) -> list[str]:
     """Return the names that say of which kind a section is, or that end as this one does, here or in other systems."""
     if tags := [each for each in known if each in (f"{name}.name", f"{name}.id")]:
         return tags
+    known = [each for each in known if each != name]  # a section that was given a value
     dashed = {each: each.replace("_", "-") for each in known}
     section, dot, last = name.replace("_", "-").rpartition(".")
     front = "" if dot else "-" * (len(last) - len(last.lstrip("-")))

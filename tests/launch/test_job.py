@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -20,6 +21,7 @@ from roboloop.run.commands import given
 from roboloop.run.rundir import RunDir
 from roboloop.run.training import reopen
 from roboloop.track.read import boot_id
+from tests.own import is_alive
 
 
 @pytest.fixture
@@ -157,7 +159,11 @@ def test_a_run_that_is_gone_on_with_by_hand_has_no_slot_any_more(job, monkeypatc
     assert said == f"goes on as process {job.facts()['pid']}"
     assert [job.facts()[key] for key in ("slot", "cpus", "gpu")] == [None, None, None]
     assert job.log.read_text().endswith(f"$ roboloop train --resume {job.path}\n")
-    os.waitpid(job.facts()["pid"], 0)
+    pid = job.facts()["pid"]
+    deadline_s = time.monotonic() + 60.0
+    while is_alive(pid) and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    assert not is_alive(pid)
 
 
 def test_last_words_are_the_last_line_that_is_not_a_command(job):
