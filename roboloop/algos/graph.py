@@ -72,6 +72,8 @@ class ExportedAct(nn.Module):
 def _drawn_by_torch(policy: LearnerPolicy) -> bytes:
     """Return the graph that torch's exporter draws."""
     learner = policy.learner
+    if learner.spec.obs_dtype.names is not None:
+        raise ConfigError("a learner that reads named fields cannot be exported yet: only one of plain observations can")
     shape = (2, *draw.lead(learner.frame_stack), *learner.spec.obs_shape)  # of one row it would make a constant
     example = torch.from_numpy(np.zeros(shape, learner.spec.obs_dtype))
     batch = torch.export.Dim(draw.BATCH)
