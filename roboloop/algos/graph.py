@@ -73,7 +73,7 @@ def _drawn_by_torch(policy: LearnerPolicy) -> bytes:
     """Return the graph that torch's exporter draws."""
     learner = policy.learner
     if learner.spec.obs_dtype.names is not None:
-        raise ConfigError("a learner that reads named fields cannot be exported yet: only one of plain observations can")
+        raise ConfigError("a policy over named fields cannot be exported yet: only over plain observations")
     shape = (2, *draw.lead(learner.frame_stack), *learner.spec.obs_shape)  # of one row it would make a constant
     example = torch.from_numpy(np.zeros(shape, learner.spec.obs_dtype))
     batch = torch.export.Dim(draw.BATCH)
