@@ -87,7 +87,7 @@ def sweep(args: list[str]) -> int:
 def _check_here(devices: set[str]) -> None:
     """Refuse devices that this machine does not have, before a run is made."""
     if devices != {"cpu"}:
-        from roboloop.run.build import check_device  # imports torch, which a sweep on CPUs does without
+        from roboloop.run.device import check_device  # imports torch, which a sweep on CPUs does without
 
         for device in sorted(devices):
             check_device(device)

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from roboloop.algos.spec import EpisodeSource, SavedRun, Setup
 from roboloop.core.config import to_dict
-from roboloop.core.errors import ConfigError
 from roboloop.core.schedules import InSlack, UpdateRatio, WhenFull
 from roboloop.core.types import Algorithm, Env, EnvSpec, OffPolicy, PortablePolicy, Sampler, Store, UpdatesDue
 from roboloop.data.recorder import NoRecorder, Recorder, RecordSource
@@ -20,6 +19,7 @@ from roboloop.envs.config import EnvConfig
 from roboloop.run import checkpoint, plan
 from roboloop.run.checkpoint import Checkpoint
 from roboloop.run.config import Experiment
+from roboloop.run.device import check_device
 from roboloop.run.evaluate import Evaluator
 from roboloop.run.rundir import RunDir, find_run
 from roboloop.sample.board import SharedBoard
@@ -57,23 +57,6 @@ def build(cfg: Experiment) -> Parts:
     """Make everything a run needs; nothing is on disk yet."""
     check_device(cfg.device)
     return _offline(cfg) if cfg.is_offline else _online(cfg)
-
-
-def check_device(name: str) -> None:
-    """Refuse a device that torch does not know, or that this machine does not have."""
-    if name == "cpu":
-        return
-    import torch
-
-    try:
-        torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"config key 'device' must be cpu, cuda or another device of torch, not {name!r}") from None
-    try:
-        torch.zeros(1, device=name).cpu().numpy()
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).partition(". ")[0].partition("\n")[0]
-        raise ConfigError(f"config key 'device' must be one that is here, not {name!r}: {reason}") from None
 
 
 def _online(cfg: Experiment) -> Parts:

@@ -14,6 +14,7 @@ from roboloop.core.types import Env
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.headless import BACKENDS, CHOICE, check_backend, probe
+from roboloop.run import device
 from roboloop.run.config import Experiment
 
 STEPS = 100
@@ -29,6 +30,8 @@ def doctor(args: list[str]) -> int:
             print(f"{package} {metadata.version(package)}")
         except metadata.PackageNotFoundError:
             print(f"{package} is not installed")
+    found = device.devices()
+    print("devices: " + (", ".join(map(device.describe, found)) or "the CPU alone; torch sees no GPU"))
     draws = _pixels()  # before any suite: what they import changes the environment of other backends
     examples = {name: suite.example for name, suite in registry.records()}
     sound = {name: _probe(name, f"{name}/{task}", draws) for name, task in examples.items() if task}

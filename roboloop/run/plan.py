@@ -13,6 +13,7 @@ from roboloop.data.assembly import raw_bytes
 from roboloop.data.config import RecordConfig
 from roboloop.data.episodes import row_bytes
 from roboloop.data.recorder import ring_bytes
+from roboloop.run import device
 from roboloop.run.config import Experiment
 from roboloop.sample.buffers import RolloutShape
 
@@ -47,9 +48,12 @@ def describe(cfg: Experiment, shape: RolloutShape) -> str:
     if cfg.sample.real_time != "off":
         pilot = "a process of its own" if cfg.sample.real_time == "process" else "this process"
         who = f"{pilot} at {cfg.env.rate_hz:g} Hz"
+    updates = f"updates by up to {learners} processes, one thread each"
+    if cfg.device != device.CPU:
+        updates = f"updates on {device.describe(cfg.device)} by this process"
     line = (
         f"plan: {cores:g} cores; {cfg.env.num_envs} envs in {cfg.sample.groups} groups stepped by {who}, "
-        f"updates by up to {learners} processes, one thread each; rollouts {rollouts / MB:.0f} MB"
+        f"{updates}; rollouts {rollouts / MB:.0f} MB"
     )
     if stored:
         line += f", replay up to {stored / MB:.0f} MB"

@@ -20,7 +20,7 @@ from roboloop.data import journal as journal_files
 from roboloop.data.journal import START, Journal
 from roboloop.data.replay import Replay
 from roboloop.envs import registry
-from roboloop.run import checkpoint
+from roboloop.run import checkpoint, device
 from roboloop.run.background import BackgroundEvaluator
 from roboloop.run.build import Parts, eval_lanes
 from roboloop.run.checkpoint import Checkpoint
@@ -67,7 +67,7 @@ class Runner:
         self.mirrors, self.progress = Mirrors(trackers, about, run.metrics), progress
         self.metrics, self.timing = JsonlLog(run.metrics), JsonlLog(run.timing)
         self.clock, self.watch, self.meter = Clock(0 if cfg.is_offline else cfg.env.action_repeat), Stopwatch(), Meter()
-        self.usage = Usage()
+        self.usage = Usage(lambda: device.memory_taken(cfg.device))
         self.log_due = Every(cfg.log_every_steps, first=cfg.log_every_steps)
         self.eval_due = Every(cfg.eval.every_steps, first=cfg.eval.every_steps)
         self.save_due = Every(cfg.checkpoint.every_steps, first=cfg.checkpoint.every_steps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 from roboloop.core.processes import cpu_seconds, family, memory_bytes
 
@@ -14,12 +15,12 @@ EVERY_S = 5.0
 class Usage:
     """Looks from time to time."""
 
-    def __init__(self, every_s: float = EVERY_S) -> None:
-        self._every_s = every_s
+    def __init__(self, of_device: Callable[[], dict[str, float]] = dict, every_s: float = EVERY_S) -> None:
+        self._of_device, self._every_s = of_device, every_s
         self._at_s, self._cpu_s = time.monotonic(), self._taken()
 
     def look(self) -> dict[str, float]:
-        """Return memory now and the cores that were busy since the last look; nothing where that was just now."""
+        """Return memory now, the device's too, and the cores that were busy since the last look; nothing too soon."""
         now_s = time.monotonic()
         passed_s = now_s - self._at_s
         if passed_s < self._every_s or not self._cpu_s:
@@ -27,7 +28,8 @@ class Usage:
         before, self._cpu_s, self._at_s = self._cpu_s, self._taken(), now_s
         busy_s = sum(taken_s - before.get(pid, 0.0) for pid, taken_s in self._cpu_s.items())
         memory = memory_bytes(os.getpid())
-        return {"cores_used": max(0.0, busy_s) / passed_s} | ({"memory_mb": memory / 1e6} if memory else {})
+        used = {"cores_used": max(0.0, busy_s) / passed_s, **self._of_device()}
+        return used | ({"memory_mb": memory / 1e6} if memory else {})
 
     @staticmethod
     def _taken() -> dict[int, float]:

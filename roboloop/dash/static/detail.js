@@ -189,6 +189,7 @@ const RESOURCES = [
   ["steps and updates per second", ["steps_per_s", "updates_per_s"]],
   ["cores used", ["cores_used"]],
   ["memory in MB", ["memory_mb"]],
+  ["memory of the device in MB", ["device_memory_mb", "device_memory_max_mb"]],
 ];
 
 function resources(about, keep) {
