@@ -22,7 +22,7 @@ SHORTER = 625
 """Steps are divided by it: 45,000 stay a multiple of eight environments."""
 MOST_STEPS = 80
 SMALL = {
-    "warmup-steps": "16", "tensorboard": "False", "log-every-steps": "16", "eval.episodes": "1",
+    "warmup-steps": "16", "log-every-steps": "16", "eval.episodes": "1",
     "eval.every-steps": "100000", "env.max-episode-steps": "8", "env.eval-max-episode-steps": "8",
     "algo.batch-size": "60", "update.per-step": "0.1",  # 60 rows fall into 2, 3 and 5 tasks
     "algo.processes": "1", "algo.sac.processes": "1", "algo.ppo.processes": "1",

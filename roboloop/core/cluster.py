@@ -84,7 +84,7 @@ def machines(ray: Any) -> list[dict[str, float]]:
 
 
 def room_for(nodes: Sequence[Mapping[str, float]], needs: Mapping[str, float]) -> int:
-    """Return how many of what needs so much have room; each is on one machine, so what several have left is none."""
+    """Return how many jobs with these requirements fit; a job cannot span machines."""
     return sum(min(int(has.get(name, 0.0) / need + 1e-9) for name, need in needs.items()) for has in nodes)
 
 

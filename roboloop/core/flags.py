@@ -243,7 +243,7 @@ def describe(config: Any, sections: Sequence[str] | None = None) -> str:
 
 
 def _first_sentence(text: str) -> str:
-    return re.split(r"(?<=[.;])\s", text, maxsplit=1)[0].rstrip(";")
+    return re.split(r"(?<=\.)\s", text, maxsplit=1)[0]
 
 
 def _shown(value: Any) -> str:

@@ -38,7 +38,7 @@ class ExpertConfig:
     episodes: int = 0
     """Episodes of each task that are used, the first ones; 0 = all."""
     every: int = 1
-    """Use each so many-th transition of an episode; its last one is always there too."""
+    """Use every N-th transition of an episode, and its last one."""
     held_out: float = 0.1
     """Share of the episodes that nothing is learned from, to judge by; 0 = none."""
     end_share: float = 0.95
@@ -79,7 +79,7 @@ class RecordConfig:
     streams: int = 0
     """Environments to record, spread evenly; 0 = all."""
     every: int = 1
-    """Record each so many-th episode of an environment."""
+    """Record every N-th episode of an environment."""
     percent: float = 100.0
     """With keep 'last': the last so many percent of all steps, whenever the run ends."""
     bins: int = 16

@@ -17,7 +17,9 @@ from roboloop.core.types import Array, EnvSpec
 from roboloop.data import checks
 from roboloop.data.codec import CODEC, check_codec
 
-FORMAT = 1
+FORMAT, OLDEST = 2, 1
+"""Of datasets: raised where what a schema says changes; all from OLDEST on are read. 2: the environment's section in
+``source`` has the keys of its own suite alone."""
 FRAMES_PER_CHUNK, NUMBERS_PER_CHUNK = 16, 256
 """Observations that are compressed together: a window of 30 pictures touches two chunks, small vectors pack better in
 more rows."""
@@ -168,8 +170,8 @@ class Schema:
     def from_data(cls, data: Any) -> Schema:
         """Return what ``to_data`` described; another format is a DataError."""
         version = data.get("format") if isinstance(data, dict) else None
-        if version != FORMAT:
-            raise DataError(f"dataset format {version!r} is not format {FORMAT}, which this version reads")
+        if version not in range(OLDEST, FORMAT + 1):
+            raise DataError(f"dataset format {version!r} is none of {OLDEST} to {FORMAT}, which this version reads")
         try:
             spec = spec_from_data(checks.spec_data(data["spec"]))
             checks.check_chunk(data["chunk_rows"], row_bytes(spec))

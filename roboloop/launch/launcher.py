@@ -63,7 +63,7 @@ class Supply(Protocol):
         ...
 
     def unwanted(self, job: Job) -> bool:
-        """Say whether a running run is not worth its time."""
+        """Return whether a running run should be stopped early."""
         ...
 
     def ended(self, job: Job, state: str) -> None:

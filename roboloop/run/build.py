@@ -16,7 +16,7 @@ from roboloop.data.replay import Replay
 from roboloop.data.rollouts import RolloutStore
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
-from roboloop.run import checkpoint, plan
+from roboloop.run import plan
 from roboloop.run.checkpoint import Checkpoint
 from roboloop.run.config import Experiment
 from roboloop.run.device import check_device
@@ -76,7 +76,9 @@ def _online(cfg: Experiment) -> Parts:
 
 
 def _replay(cfg: Experiment, spec: EnvSpec, algo: Algorithm) -> Replay:
-    assert isinstance(algo, OffPolicy)
+    if not isinstance(algo, OffPolicy):
+        lacks = "it has no ``needs``, which says what a batch is"
+        raise ConfigError(f"algorithm {cfg.algo.name!r} learns from a replay, but {lacks} (core/types.py: OffPolicy)")
     return Replay(cfg.replay.capacity, spec, cfg.env.num_envs, algo.needs, cfg.seed)
 
 
@@ -201,7 +203,7 @@ def make_recorder(cfg: Experiment, shape: RolloutShape) -> Recorder | NoRecorder
 
 def policy_of(cfg: Experiment, spec: EnvSpec, point: Checkpoint) -> PortablePolicy:
     """Return the policy of a checkpoint."""
-    with checkpoint.fits(point.path):
+    with point.fits():
         return cfg.algorithm.policy(setup_of(cfg, spec), point.state["algo"])
 
 

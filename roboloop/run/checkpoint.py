@@ -35,7 +35,9 @@ from roboloop.core.types import Array, State
 from roboloop.data.journal import Frontier
 from roboloop.track.metrics import LogMark
 
-FORMAT = 2
+FORMAT, OLDEST = 3, 2
+"""Of run directories: raised where names of config keys or metrics, or what algorithms save, change; all from OLDEST
+on are read where they fit. 3: options of a suite are its own section, trackers are named, SAC is a learner."""
 _TENSORS, _MANIFEST = "state.safetensors", "manifest.json"
 _NAME = re.compile(r"step-(\d{12,18})")
 _MOST_MANIFEST_BYTES = 256 << 20
@@ -54,6 +56,19 @@ class Checkpoint(NamedTuple):
     """What the run was then, by config key (``run/config.py: identity``); empty in checkpoints of older versions."""
     weights: str = ""
     """Digest of all its tensors, once it is written."""
+    format: int = FORMAT
+    """Of the version that wrote it."""
+
+    @contextlib.contextmanager
+    def fits(self) -> Iterator[None]:
+        """Turn whatever its contents break into one line, which names the format where an older version wrote it."""
+        try:
+            with fits(self.path):
+                yield
+        except DataError as error:
+            if self.format == FORMAT:
+                raise
+            raise DataError(f"{error} ({older(self.format)})") from error
 
     def check_config(self, now: Mapping[str, Any]) -> None:
         """Refuse a run whose config is not the one that this checkpoint was made with."""
@@ -118,8 +133,9 @@ def read(path: Path) -> Checkpoint:
     """Read one checkpoint and verify every byte of it."""
     with fits(path):
         body = _read_manifest(path)
-        if body["format"] != FORMAT:
-            raise DataError(f"checkpoint {path} has format {body['format']}, this version reads {FORMAT}")
+        if not OLDEST <= body["format"] <= FORMAT:
+            made = body["format"]
+            raise DataError(f"checkpoint {path} has format {made}, this version reads {OLDEST} to {FORMAT}")
         blob = _read_tensors(path)
         if hashlib.sha256(blob).hexdigest() != body["files"][_TENSORS]:
             raise DataError(f"checkpoint {path} is damaged: {_TENSORS} does not match its checksum")
@@ -130,8 +146,8 @@ def read(path: Path) -> Checkpoint:
         sums = body.get("log_checksums", {})
         logs = {name: LogMark(int(offset), sums.get(name)) for name, offset in body["log_offsets"].items()}
         seconds = {str(name): float(value) for name, value in body["seconds"].items()}
-        config = dict(body.get("config", {}))
-        return Checkpoint(path, int(body["step"]), state, frontier, logs, seconds, config, body["files"][_TENSORS])
+        config, weights = dict(body.get("config", {})), body["files"][_TENSORS]
+        return Checkpoint(path, int(body["step"]), state, frontier, logs, seconds, config, weights, body["format"])
 
 
 @contextlib.contextmanager
@@ -148,6 +164,11 @@ def fits(path: Path) -> Iterator[None]:
 
 
 _LONGEST_REASON = 300
+
+
+def older(made: int) -> str:
+    """Say which format an older version wrote, for messages about what cannot be used."""
+    return f"written in format {made} by an older version, this one writes {FORMAT}"
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:

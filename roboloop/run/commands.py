@@ -110,7 +110,7 @@ def evaluate(args: list[str]) -> int:
     options.add_argument("--task", metavar="NAME", help="let the policy of this auxiliary task act, and judge by it")
     parts = "policies of tasks one after another in each episode, such as reach:20,grasp:20,place; the last is judged"
     options.add_argument("--schedule", metavar="NAME:STEPS,...,NAME", help=parts)
-    pick = "how a policy picks that learned to place any pick; the run's own way by default"
+    pick = "pick strategy of a policy trained with algo.pick mvp or uniform (default: as trained)"
     options.add_argument("--pick", choices=("mvp", "uniform"), help=pick)
     expert = "evaluate a scripted expert instead of a run; some environments have several, by name"
     options.add_argument("--expert", metavar="ENV[:NAME]", help=expert)

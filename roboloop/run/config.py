@@ -30,7 +30,7 @@ class UpdateConfig:
     per_step: float = field(default=1.0, metadata=INFINITE)
     """Gradient updates per environment step; fractions are carried over."""
     every_steps: int = 1
-    """Pay the updates that are owed each so many steps (old name: one epoch)."""
+    """Run the accumulated updates every N environment steps (old name: one epoch)."""
     at: Literal["steps", "episode", "slack"] = "steps"
     """'steps' = every ``every_steps``; 'episode' = between episodes, for robots that must not wait; 'slack' = while
     there is time before a robot's next action, and what is still owed between episodes (``per_step: .inf`` fills all
@@ -68,7 +68,7 @@ class CheckpointConfig:
     keep_last: int = 3
     """Newest checkpoints to keep."""
     milestone_steps: int = 0
-    """Also keep one each so many steps for good; 0 = none."""
+    """Keep a checkpoint every N steps for good; 0 = none."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Experiment:
     top_percent: float = 100.0
     """Learn only from the episodes of highest return that hold this share of the dataset's steps."""
     window_every: int = 1
-    """Learn only from each so many-th step of an episode; where that begins is drawn for each, as with experts."""
+    """Learn only from every N-th step of an episode; the first one is drawn, as with experts."""
     window_cache_mb: int = 2_000
     """Decoded observations of a dataset that are kept in memory."""
     env: EnvConfig = field(

@@ -6,10 +6,10 @@ import os
 import platform
 import shutil
 import time
-from importlib import metadata
 
 from roboloop.core.errors import UserError
 from roboloop.core.options import Options
+from roboloop.core.packages import bringing, installed
 from roboloop.core.types import Env
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
@@ -25,13 +25,14 @@ def doctor(args: list[str]) -> int:
     Options(prog="roboloop doctor", allow_abbrev=False).parse_args(args)
     free_gb = shutil.disk_usage(".").free / 1e9
     print(f"python {platform.python_version()}, {len(os.sched_getaffinity(0))} cores, {free_gb:.0f} GB free here")
-    for package in ("torch", "numpy", "gymnasium", "mujoco", "metaworld", "dm_control", "pybullet", "wandb", "trackio"):
-        try:
-            print(f"{package} {metadata.version(package)}")
-        except metadata.PackageNotFoundError:
-            print(f"{package} is not installed")
-    found = device.devices()
-    print("devices: " + (", ".join(map(device.describe, found)) or "the CPU alone; torch sees no GPU"))
+    modules = dict.fromkeys(module for _, suite in registry.records() for module in suite.packages)
+    brought_by = bringing(modules)
+    packages = dict.fromkeys(("torch", "numpy", *(brought_by.get(each, each) for each in modules), "wandb", "trackio"))
+    found = installed(packages)
+    for package in packages:
+        print(f"{package} {found[package]}" if package in found else f"{package} is not installed")
+    accelerators = device.devices()
+    print("devices: " + (", ".join(map(device.describe, accelerators)) or "the CPU alone; torch sees no GPU"))
     draws = _pixels()  # before any suite: what they import changes the environment of other backends
     examples = {name: suite.example for name, suite in registry.records()}
     sound = {name: _probe(name, f"{name}/{task}", draws) for name, task in examples.items() if task}

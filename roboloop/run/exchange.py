@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import errno
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from roboloop.core.config import to_dict
 from roboloop.core.errors import ConfigError, DataError, nearest, needs_extra
 from roboloop.core.files import disk_errors, staged
 from roboloop.core.options import Options
-from roboloop.core.resolve import resolve
+from roboloop.core.resolve import entry_points, load_named, resolve
 from roboloop.data import journal
 from roboloop.data.assembly import raw_bytes
 from roboloop.data.dataset import Dataset
@@ -32,10 +32,12 @@ _ADVICE = "nothing is left of it; free space and try again"
 
 
 class Format(NamedTuple):
-    """How a format is written and read: ``module:function``, empty where it is not."""
+    """How a format is written and read: functions, or their ``module:function``; empty where it is not."""
 
-    write: str
-    read: str
+    write: Callable[..., None] | str
+    """``write(dataset, target)``: the episodes of a ``Dataset`` into a file or directory that does not exist yet."""
+    read: Callable[[str, str | None], AbstractContextManager[EpisodeFile]] | str
+    """``with read(path, env_id) as file``: an ``EpisodeFile``; ``env_id`` is what ``--env`` says."""
     options: tuple[str, ...] = ()
     """Of ``write``."""
     hdf5_copies: int = 0
@@ -49,11 +51,32 @@ FORMATS = {
     "npz": Format("roboloop.exchange.flat:write_npz", "roboloop.exchange.flat:read_npz"),
     "replay": Format("", "roboloop.run.exchange:read_replay"),
 }
+GROUP = "roboloop.formats"
+"""Entry points by which an installed package brings formats: each names a ``Format``."""
+
+
+def find(name: str) -> Format:
+    """Return a format: ours, or a plug-in's."""
+    if name in FORMATS:
+        return FORMATS[name]
+    found = load_named(entry_points(GROUP)[name], "format")
+    if not isinstance(found, Format):
+        raise ConfigError(f"format {name!r} must be a Format, not {type(found).__name__}")
+    return found
+
+
+def names(way: str) -> list[str]:
+    """Return the formats that can be written, or read; a plug-in that is broken is named when it is asked for."""
+    found = [name for name, format_ in FORMATS.items() if getattr(format_, way)]
+    for name in entry_points(GROUP).keys() - FORMATS.keys():
+        with suppress(ConfigError):
+            found += [name] if getattr(find(name), way) else []
+    return found
 
 
 def export(args: list[str]) -> int:
     """Write a dataset in another format."""
-    writable = [name for name, format_ in FORMATS.items() if format_.write]
+    writable = names("write")
     options = Options(prog="roboloop dataset export", allow_abbrev=False)
     options.add_argument("directory", type=Path, metavar="DIR")
     options.add_argument("out", type=Path, metavar="OUT")
@@ -62,16 +85,17 @@ def export(args: list[str]) -> int:
     known = options.parse_args(args)
     name = _known(known.format, writable)
     given = {} if known.fps is None else {"fps": known.fps}
+    format_ = find(name)
     for option in given:
-        if option not in FORMATS[name].options:
+        if option not in format_.options:
             raise ConfigError(f"--{option} is not for format {name!r}")
     data = Dataset.open(known.directory)
     if not len(data):
         raise DataError(f"{known.directory} has no episodes: {known.out} was not written")
     with needs_extra(f"format {name!r}", _PACKAGES, EXTRA), disk_errors(str(known.out), _ADVICE):
-        write = resolve(FORMATS[name].write)
+        write = resolve(format_.write)
         with staged(known.out) as target:
-            _check_room(data, target, FORMATS[name])
+            _check_room(data, target, format_)
             write(data, target, **given)
     print(f"{known.out}: {len(data)} episodes, {data.num_steps} steps as {name}")
     return 0
@@ -89,7 +113,7 @@ def _check_room(data: Dataset, target: Path, format_: Format) -> None:
 
 def import_(args: list[str]) -> int:
     """Make a dataset of one of another format, or of a run's replay journal."""
-    readable = [name for name, format_ in FORMATS.items() if format_.read]
+    readable = names("read")
     options = Options(prog="roboloop dataset import", allow_abbrev=False)
     options.add_argument("path", metavar="PATH", help="a file, a directory, the id of a Minari dataset, or a run")
     options.add_argument("out", type=Path, metavar="OUT")
@@ -98,7 +122,7 @@ def import_(args: list[str]) -> int:
     known = options.parse_args(args)
     name = _known(known.format, readable)
     with needs_extra(f"format {name!r}", _PACKAGES, EXTRA), disk_errors(str(known.out), _ADVICE):
-        read = resolve(FORMATS[name].read)
+        read = resolve(find(name).read)
         with staged(known.out) as target, read(known.path, known.env) as source:
             _store(source, target, known.env, {"imported_from": str(known.path), "format": name})
     written = Dataset.open(known.out)
@@ -143,9 +167,10 @@ def read_replay(path: str, env_id: str | None) -> Iterator[EpisodeFile]:
     yield EpisodeFile(schema, streams.episodes(journal.read(run.journal, newest.journal)), streams.left_out)
 
 
-def _known(name: str, names: list[str]) -> str:
-    if name in names:
+def _known(name: str, here: list[str]) -> str:
+    if name in here:
         return name
-    if name in FORMATS:
-        raise ConfigError(f"format {name!r} works only the other way round (here: {', '.join(names)})")
-    raise ConfigError(f"unknown format {name!r}{nearest(name, names)} (known: {', '.join(names)})")
+    if name in FORMATS or name in entry_points(GROUP):
+        find(name)  # says what is wrong with a plug-in's
+        raise ConfigError(f"format {name!r} works only the other way round (here: {', '.join(here)})")
+    raise ConfigError(f"unknown format {name!r}{nearest(name, here)} (known: {', '.join(here)})")

@@ -19,11 +19,12 @@ from roboloop.core.config import to_dict
 from roboloop.core.errors import ConfigError, DiskError, UserError, needs_extra
 from roboloop.core.files import disk_errors, remove, staged
 from roboloop.core.options import Options
+from roboloop.core.packages import installed
 from roboloop.core.rng import derive
 from roboloop.core.text import printable
 from roboloop.core.types import Array, Decision, Env, EnvSpec, Policy
 from roboloop.envs.frozen import SUFFIX
-from roboloop.run.rundir import RunDir, find_run, installed
+from roboloop.run.rundir import RunDir, find_run
 from roboloop.track.terminal import LiveLine
 
 EXTRA = "onnx"

@@ -6,11 +6,11 @@ import contextlib
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,16 +30,18 @@ from roboloop.core.files import (
     take_lock,
     write_durable,
 )
+from roboloop.core.packages import bringing, installed
 from roboloop.core.sealed import check_text, seal_text
 from roboloop.core.text import printable
 from roboloop.data import journal
-from roboloop.envs.registry import task_name
+from roboloop.envs import registry
 from roboloop.run import checkpoint, trust
 from roboloop.run.checkpoint import Checkpoint
 from roboloop.run.config import Experiment, identity, renewed
 from roboloop.track.read import aside, boot_id, find_runs
 
-_PACKAGES = ("roboloop", "torch", "numpy", "gymnasium", "mujoco", "metaworld", "dm_control", "safetensors")
+_PACKAGES = ("roboloop", "torch", "numpy", "gymnasium", "safetensors")
+"""What every run is made with."""
 _FORKING = "forking"
 """In a directory whose journal and checkpoints are copies that may not be whole: a new start clears them away."""
 _FOLDERS = ("checkpoints", "journal", "dataset", "recorded", "eval", "events", "plots", "videos", "launch")
@@ -93,7 +95,7 @@ class RunDir:
             for left in [p for p in path.iterdir() if p.name not in _BEGUN and p.name != _FORKING]:
                 remove(left)
             remove(path / _FORKING)
-        replace_durable(path / "meta.json", json.dumps(_meta(command), indent=1).encode())
+        replace_durable(path / "meta.json", json.dumps(_meta(command, config), indent=1).encode())
         run.write_status("running", {"step": 0, "steps": config.steps})
         return run
 
@@ -140,7 +142,9 @@ class RunDir:
         import yaml
 
         self.config = config
-        replace_durable(self.path / "config.yaml", seal_text(yaml.safe_dump(to_dict(config), sort_keys=False)))
+        # a comment, so that a run's config is also a file for --config
+        text = f"# format {checkpoint.FORMAT}\n" + yaml.safe_dump(to_dict(config), sort_keys=False)
+        replace_durable(self.path / "config.yaml", seal_text(text))
 
     def write_status(self, state: str, facts: dict[str, Any]) -> None:
         """Say how the run is doing, for ``roboloop runs`` and for whoever starts it again."""
@@ -177,7 +181,7 @@ class RunDir:
                 raise DataError(f"--checkpoint must be 'best', 'last' or a step, not {which!r}")
             return self.checkpoint_at(int(which))
         for point in self.newest_checkpoints(lambda said: tell(printable(said))):
-            with checkpoint.fits(point.path):
+            with point.fits():
                 best = int(point.state["best"]["step"])
             if which == "best" and best < 0:
                 tell(f"no checkpoint was evaluated in training: taking the last, of step {point.step}")
@@ -222,15 +226,32 @@ class RunDir:
 
 def _read_config(path: Path) -> Experiment:
     """Read the config of a run: no link, what was sealed, and not a part of it that defaults would fill up."""
+    text = read_bytes(path)
     try:
-        check_text(read_bytes(path))
+        check_text(text)
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
-    data = renewed(read_file(path, follow=False))
-    config = override(Experiment(), data)
+    made = _format_of(text)
+    if made > checkpoint.FORMAT:
+        raise ConfigError(f"{path} has format {made}, this version reads {checkpoint.OLDEST} to {checkpoint.FORMAT}")
+    data = read_file(path, follow=False)
+    if made == checkpoint.FORMAT:
+        config = override(Experiment(), data)
+    else:
+        data = renewed(data)
+        try:
+            config = override(Experiment(), data)
+        except ConfigError as error:
+            raise ConfigError(f"{error} ({checkpoint.older(made)})") from None
     if missing := [name for name in _ALWAYS if name not in data]:
         raise ConfigError(f"{path} is not whole: it has no key '{missing[0]}'")
     return config
+
+
+def _format_of(text: bytes) -> int:
+    """Return the format that a config says of its run; the first one that did is 3."""
+    found = re.match(rb"(?:# sha256 \w+\n)?# format (\d{1,6})\n", text)
+    return int(found[1]) if found else checkpoint.OLDEST
 
 
 def _copy_log(source: Path, target: Path, offset: int) -> None:
@@ -254,7 +275,7 @@ def find_run(name: Path) -> Path:
 
 def run_path(config: Experiment) -> Path:
     """Return where the run of a config lives."""
-    return Path(config.runs_dir) / config.experiment / task_name(config.env.id) / str(config.seed)
+    return Path(config.runs_dir) / config.experiment / registry.task_name(config.env.id) / str(config.seed)
 
 
 def _exists_message(path: Path) -> str:
@@ -268,18 +289,15 @@ def _exists_message(path: Path) -> str:
     return f"{path} exists and was interrupted: --resume {path} goes on from its last checkpoint"
 
 
-def installed(packages: Sequence[str]) -> dict[str, str]:
-    """Return the versions of those packages that are there."""
-    versions = {}
-    for package in packages:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
+def _packages(config: Experiment) -> list[str]:
+    """Return the packages that a run is made with: ours, what its suite says that it needs, and plug-ins."""
+    suite, (_, task) = registry.suite_of(config.env), registry.split(config.env.id)
+    owners = (type(config.algo).__module__, type(config.env).__module__, *suite.modules(task))
+    modules = [*suite.packages, *(owner.partition(".")[0] for owner in owners)]
+    return list(dict.fromkeys([*_PACKAGES, *bringing(modules).values()]))
 
 
-def _meta(command: Sequence[str]) -> dict[str, Any]:
+def _meta(command: Sequence[str], config: Experiment) -> dict[str, Any]:
     return {
         "created_unix_s": time.time(),
         "command": ["roboloop", *command],
@@ -287,7 +305,7 @@ def _meta(command: Sequence[str]) -> dict[str, Any]:
         "platform": platform.platform(),
         "host": platform.node(),
         "cpus": len(os.sched_getaffinity(0)),
-        "versions": installed(_PACKAGES),
+        "versions": installed(_packages(config)),
         "git": _git("rev-parse", "HEAD"),
         "git_dirty": bool(_git("status", "--porcelain")),
     }

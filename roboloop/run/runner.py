@@ -298,7 +298,7 @@ class Runner:
         for point in self.run.newest_checkpoints(tell):
             try:
                 self.metrics.check(point.logs[self.metrics.path.name])
-                with checkpoint.fits(point.path):
+                with point.fits():
                     records = journal_files.read(self.run.journal, point.journal)
                     self.store.load(point.state["store"], records)
                     self._load(point.state)

@@ -7,7 +7,7 @@ from pathlib import Path
 from roboloop.core.errors import ConfigError
 from roboloop.core.fields import first_difference
 from roboloop.core.types import Algorithm
-from roboloop.run import build, checkpoint
+from roboloop.run import build
 from roboloop.run.config import Experiment
 from roboloop.run.rundir import RunDir, find_run
 
@@ -20,7 +20,7 @@ def load_weights_from(algo: Algorithm, cfg: Experiment) -> None:
     if misfit := _misfit(run.config, cfg):
         raise ConfigError(f"weights of {cfg.start} do not fit: {misfit}")
     point = run.pick("last")
-    with checkpoint.fits(point.path):
+    with point.fits():
         algo.load(point.state["algo"] | {"num_updates": 0})
 
 

@@ -18,7 +18,7 @@ from roboloop.core.raised import where
 from roboloop.core.shared_state import borrowed
 from roboloop.core.text import printable
 from roboloop.core.vouched import FLAG
-from roboloop.run import checkpoint, recipes, trust
+from roboloop.run import recipes, trust
 from roboloop.run.build import Parts, build
 from roboloop.run.config import Experiment, identity
 from roboloop.run.envs import check_before_training
@@ -173,7 +173,7 @@ class Training:
             parts = build(config)
             with _closed_by_errors(*_closers(parts)):  # what does not fit leaves no trace
                 point = old.checkpoint_at(step)
-                with checkpoint.fits(point.path):
+                with point.fits():
                     parts.algo.load(point.state["algo"])
                 run = old.fork(config, step, self._command)
             return self._train(run, chosen, parts, resume=True)

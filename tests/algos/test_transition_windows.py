@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from roboloop.algos.simgan.transition_windows import Identified, RobotColumns, TransitionWitness, WindowShape
+from roboloop.algos.simgan.transition_windows import Identified, RobotColumns, TransitionInput, WindowShape
 from roboloop.core.errors import ConfigError
 from roboloop.core.state import join, split
 from roboloop.core.types import Array, EnvSpec, EpisodeEnd, Rollout
@@ -105,10 +105,10 @@ SHAPES = {
 def test_windows_of_rollouts_are_those_of_the_whole_episodes(shape: WindowShape, steps: int) -> None:
     """Also where episodes go on from one rollout to the next, and where rollouts are shorter than the lags."""
     world = Episodes(3, (1, 5, 12, 2), steps)
-    witness = TransitionWitness(shape, Identified(1, 1), 3)
+    features = TransitionInput(shape, Identified(1, 1), 3)
     found: list[list[tuple[list[float], bool, bool]]] = [[], [], []]
     for _ in range(64 // steps):
-        seen = witness.look(world.collect())
+        seen = features.look(world.collect())
         for row, is_valid, ended, env in zip(seen.steps.obs, seen.is_valid, seen.steps.ended,
                                              np.arange(len(seen.is_valid)) % 3, strict=True):  # fmt: skip
             found[env].append((row.tolist(), bool(is_valid), bool(ended)))
@@ -124,7 +124,7 @@ def test_windows_of_rollouts_are_those_of_the_whole_episodes(shape: WindowShape,
 
 def test_the_successor_of_the_last_step_is_the_state_before_the_reset() -> None:
     world = Episodes(1, (3,), 4)
-    seen = TransitionWitness(WindowShape(1, 1), Identified(1, 1), 1).look(world.collect())
+    seen = TransitionInput(WindowShape(1, 1), Identified(1, 1), 1).look(world.collect())
     assert seen.steps.obs[:, 2].tolist() == [1, 2, 3, 1001]
     assert seen.steps.obs[:, 0].tolist() == [0, 1, 2, 1000]
 
@@ -132,7 +132,7 @@ def test_the_successor_of_the_last_step_is_the_state_before_the_reset() -> None:
 def test_what_a_rollout_hides_of_a_window_ahead_is_left_out() -> None:
     world = Episodes(1, (6, 3), 12)  # 6 steps that end the world, 3 that the clock cuts, 3 of 6 that go on
     shape = WindowShape(1, 1, ahead=2)
-    seen = TransitionWitness(shape, Identified(1, 1), 1).look(world.collect())
+    seen = TransitionInput(shape, Identified(1, 1), 1).look(world.collect())
     assert seen.is_valid.tolist() == [True] * 7 + [False] * 2 + [True] + [False] * 2
     first = shape.of_episode(*world.whole[0][0])
     assert seen.steps.obs[:6].tolist() == first.rows[:, 0].tolist()
@@ -140,17 +140,17 @@ def test_what_a_rollout_hides_of_a_window_ahead_is_left_out() -> None:
 
 def test_an_episode_that_was_lost_between_two_rollouts_is_not_looked_back_on() -> None:
     world = Episodes(2, (50,), 4)
-    witness = TransitionWitness(NOTES, Identified(1, 1), 2)
-    witness.look(world.collect())
-    seen = witness.look(world.collect(cut=1))
+    features = TransitionInput(NOTES, Identified(1, 1), 2)
+    features.look(world.collect())
+    seen = features.look(world.collect(cut=1))
     rows = seen.steps.obs.reshape(4, 2, -1)
     assert rows[0, 0].tolist() == [2, 102, 104, 5]
     assert rows[0, 1].tolist() == [11000, 11100, 11100, 11001]
 
 
-def test_a_resumed_witness_looks_back_on_the_same_rows() -> None:
+def test_a_resumed_input_looks_back_on_the_same_rows() -> None:
     world = Episodes(2, (7, 3), 4)
-    whole, resumed = (TransitionWitness(SHAPES["masked"], Identified(1, 1), 2) for _ in range(2))
+    whole, resumed = (TransitionInput(SHAPES["masked"], Identified(1, 1), 2) for _ in range(2))
     whole.look(world.collect())
     tensors, rest = split(whole.state())
     resumed.load(join(tensors, rest))
@@ -162,13 +162,13 @@ def test_a_resumed_witness_looks_back_on_the_same_rows() -> None:
 
 def test_what_is_seen_is_a_copy() -> None:
     rollout = Episodes(1, (3,), 4).collect()
-    witness = TransitionWitness(NOTES, Identified(1, 1), 1)
-    seen = witness.look(rollout)
+    features = TransitionInput(NOTES, Identified(1, 1), 1)
+    seen = features.look(rollout)
     rollout.obs[:] = np.nan
     rollout.terminated[:] = True
     assert np.isfinite(seen.steps.obs).all()
     assert not seen.steps.ended.all()
-    assert np.isfinite(witness.state()["state"]).all()
+    assert np.isfinite(features.state()["state"]).all()
 
 
 def test_a_robots_own_environment_shows_the_newest_state_first_and_takes_actions_within_bounds() -> None:

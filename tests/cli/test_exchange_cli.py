@@ -1,12 +1,16 @@
 """``dataset export`` and ``dataset import`` end to end, as a user types them."""
 
+import re
 import sys
+from importlib import metadata
+from pathlib import Path
 
 import pytest
 
 from roboloop.cli import main
+from roboloop.core import resolve
 from roboloop.data.dataset import Dataset
-from roboloop.run.exchange import FORMATS
+from roboloop.run.exchange import FORMATS, GROUP
 from tests.cli.test_cli import TINY, roboloop
 from tests.data.kit import fill, numbers_in
 
@@ -116,3 +120,44 @@ def test_an_empty_dataset_is_not_written(tmp_path, capsys):
     fill(tmp_path / "a", range(0))
     assert main(["dataset", "export", str(tmp_path / "a"), str(tmp_path / "f"), "--format", "npz"]) == 2
     assert "has no episodes" in capsys.readouterr().err
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "interchange.md").read_text()
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Formats of a package of its own, with entry points as an installation has them."""
+    (tmp_path / "formats_pkg").mkdir()
+    (tmp_path / "formats_pkg" / "csv_format.py").write_text(re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1])
+    monkeypatch.syspath_prepend(tmp_path)
+    real = metadata.entry_points
+    wanted = {"csv": "formats_pkg.csv_format:FORMAT", "odd": "formats_pkg.csv_format:write", "gone": "nowhere:FORMAT"}
+    points = metadata.EntryPoints(metadata.EntryPoint(name, path, GROUP) for name, path in wanted.items())
+    monkeypatch.setattr(resolve.metadata, "entry_points", lambda **g: points if g == {"group": GROUP} else real(**g))
+    resolve.entry_points.cache_clear()
+    yield
+    resolve.entry_points.cache_clear()
+
+
+def test_the_format_of_the_page_is_written_by_its_entry_point(numbers, tmp_path, installed, capsys):
+    assert main(["dataset", "export", str(numbers), str(tmp_path / "out.csv"), "--format", "csv"]) == 0
+    head, *lines = (tmp_path / "out.csv").read_text().splitlines()
+    assert head == "episode,step,reward,action"
+    assert len(lines) == Dataset.open(numbers).num_steps
+    assert "5 episodes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("verb", "name", "said"),
+    [
+        ("export", "odd", "format 'odd' must be a Format, not function"),
+        ("export", "gone", "format 'nowhere:FORMAT': there is no module 'nowhere'"),
+        ("import", "csv", "format 'csv' works only the other way round"),
+        ("export", "cvs", "unknown format 'cvs'; did you mean 'csv'?"),
+    ],
+)
+def test_what_is_wrong_with_a_format_of_a_package_is_one_line(numbers, tmp_path, installed, capsys, verb, name, said):
+    assert main(["dataset", verb, str(numbers), str(tmp_path / "out"), "--format", name]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line

@@ -33,6 +33,12 @@ def test_help_follows_the_algorithm_that_is_asked_for(capsys):
     assert "--algo.context 1" in capsys.readouterr().out
 
 
+def test_a_line_of_help_is_a_whole_sentence_where_it_fits(capsys):
+    assert main(["train", "reach", "--help"]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "--algo.alpha " in line]
+    assert line.endswith("Fixed temperature; None learns it.")
+
+
 @pytest.mark.parametrize(
     ("typed", "found"),
     [

@@ -218,10 +218,19 @@ def test_a_foreign_directory_is_left_alone(tmp_path):
         StoreWriter(tmp_path / "thesis.txt", schema_of())
 
 
+def test_a_dataset_of_the_format_before_is_read_and_goes_on(tmp_path):
+    fill(tmp_path, range(2))
+    path = tmp_path / "schema.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": 1}))
+    assert len(Dataset.open(tmp_path)) == 2
+    fill(tmp_path, range(2, 3))
+    assert len(Dataset.open(tmp_path)) == 3
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format": 2}, "dataset format 2 is not format 1"),
+        ({"format": 3}, "dataset format 3 is none of 1 to 2, which this version reads"),
         ({"codec": "zstd-pictures"}, "codec 'zstd-pictures'"),
         ({"spec": {}}, "schema is damaged"),
     ],

@@ -77,6 +77,15 @@ def test_ppo_in_lock_step_over_machines_learns_the_same_bits_as_alone(tiny, clus
     assert_same(alone, spread)
 
 
+def test_algorithm_suite_and_reward_of_a_package_of_ones_own_learn_the_same_bits_over_machines_as_alone(tiny, cluster):
+    own = {"env": {**CART, "id": "planar/reach", "reward": "outside.pendulum:fast"}, "algo": {"name": "td3"}}
+    alone = train(tiny(experiment="alone", steps=160, sample={"groups": 2}, **own))
+    sample = {"groups": 2, "workers": 2, "on": "ray", "address": cluster.address}
+    spread = train(tiny(experiment="spread", steps=160, sample=sample, **own))
+    assert_same(alone, spread)
+    assert any("train/shaped_return" in row for row in read_jsonl(spread / "metrics.jsonl"))
+
+
 def test_free_running_ppo_learns_from_several_machines_and_says_how_old_its_rollouts_are(tiny, cluster):
     sample = {"groups": 2, "workers": 2, "free_running": True, "on": "ray", "address": cluster.address}
     run = RunDir.create(tiny(steps=1024, env=CART, algo=PPO, sample=sample), [])

@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +15,12 @@ import pytest
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
 
+from outside.td3 import TD3, TD3Config  # noqa: E402
+
 from roboloop import cli  # noqa: E402
 from roboloop.algos import graph  # noqa: E402
+from roboloop.algos.learner.replay_learner import ReplayLearner  # noqa: E402
+from roboloop.algos.mtsac.config import MTSACConfig  # noqa: E402
 from roboloop.algos.mtsac.mtsac import MultiTaskSAC  # noqa: E402
 from roboloop.algos.policy import UniformPolicy, in_bounds  # noqa: E402
 from roboloop.algos.ppo.config import PPOConfig  # noqa: E402
@@ -241,3 +246,17 @@ def test_a_missing_package_names_the_extra(run, tmp_path, capsys, monkeypatch, p
     assert export(run, tmp_path / "p.onnx") == 2
     assert f"export needs {package}: pip install 'roboloop[onnx]'" in capsys.readouterr().err
     assert not list(tmp_path.glob("*p.*"))
+
+
+def test_the_page_says_what_can_be_exported_of_heads_and_of_ones_own_learners():
+    page = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text()
+    refused = page.split("\n## Not supported\n")[1].split("\n## ")[0]
+    assert "`mtsac` with `algo.net` `heads` (the default) or `soft`" in refused
+    assert MTSACConfig().net == "heads"  # the test of one network for several tasks tries all three
+    assert "learners over observations with named fields" in refused
+    cfg = TD3Config(hidden=(8,), processes=1)
+    named = dataclasses.replace(SPEC, obs_shape=(), obs_dtype=np.dtype([("vector", np.float32, (3,))]))
+    plain, fields = (ReplayLearner(TD3, cfg, spec, 1, seed=0) for spec in (SPEC, named))
+    assert_exported_acts_alike(shaken(plain.policy), SPEC)
+    with pytest.raises(ConfigError, match="a policy over named fields cannot be exported yet"):
+        graph.onnx_model(fields.policy)

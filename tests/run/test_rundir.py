@@ -4,11 +4,15 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 
+from roboloop.algos.learner.replay_learner import ReplayLearner
 from roboloop.core.errors import DataError, RunExists
+from roboloop.core.sealed import seal_text
 from roboloop.core.state import equal
+from roboloop.run import checkpoint
 from roboloop.run.rundir import RunDir, run_path
-from tests.run.helpers import make_runner, remains, train
+from tests.run.helpers import make_runner, remains, resume, train
 
 
 def test_a_run_lives_under_experiment_task_and_seed(tiny):
@@ -73,6 +77,68 @@ def test_a_damaged_config_is_one_line(tiny):
     (run.path / "config.yaml").write_text("sed: 3\n")
     with pytest.raises(DataError, match=r"cannot be read: unknown config key 'sed'; did you mean 'seed'\?"):
         RunDir.open(run.path)
+
+
+OLD_KEYS = {"reward_version": "v2", "panda": {"hz": 5.0}, "soft": {"pool": 3}}
+"""Of other suites: the environment section of every config had them up to format 2."""
+
+
+def rewrite(path, made, **sections):
+    """Write a run's config as another version would have; those up to format 2 said none."""
+    data = yaml.safe_load((path / "config.yaml").read_text())
+    for name, keys in sections.items():
+        data[name] |= keys
+    text = yaml.safe_dump(data, sort_keys=False)
+    (path / "config.yaml").write_bytes(seal_text(text if made == 2 else f"# format {made}\n{text}"))
+
+
+def test_a_run_of_a_later_format_is_refused_in_one_line_that_names_it(tiny):
+    run = RunDir.create(tiny(), [])
+    assert f"\n# format {checkpoint.FORMAT}\n" in (run.path / "config.yaml").read_text()
+    rewrite(run.path, checkpoint.FORMAT + 1)
+    with pytest.raises(DataError, match=r"config\.yaml has format 4, this version reads 2 to 3$"):
+        RunDir.open(run.path)
+
+
+def test_a_run_of_the_format_before_is_read(tiny):
+    run = RunDir.create(tiny(), [])
+    rewrite(run.path, 2, env=OLD_KEYS)
+    assert RunDir.open(run.path).config == run.config
+
+
+def test_keys_of_other_suites_are_refused_in_a_run_of_todays_format(tiny):
+    run = RunDir.create(tiny(), [])
+    rewrite(run.path, 3, env=OLD_KEYS)
+    with pytest.raises(DataError, match=r"env\.reward_version"):
+        RunDir.open(run.path)
+
+
+def test_keys_that_an_older_version_left_out_or_named_otherwise_are_refused_in_one_line_that_names_the_format(tiny):
+    run = RunDir.create(tiny(), [])
+    rewrite(run.path, 2, algo={"forward_shared": True})
+    older = r"\(written in format 2 by an older version, this one writes 3\)$"
+    with pytest.raises(DataError, match=rf"unknown config key 'algo\.forward_shared'.*{older}"):
+        RunDir.open(run.path)
+
+
+def test_a_checkpoint_of_the_format_before_goes_on_or_is_refused_in_one_line_that_names_it(tiny, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "FORMAT", 2)
+        fits = train(tiny(), crash_after=250)
+        patch.setattr(ReplayLearner, "state", lambda self: {"actor": {}, "num_updates": self.num_updates})
+        other = train(tiny(experiment="other"), crash_after=250)
+    assert remains(resume(fits))["state"]["clock"]["step"] == 400
+    with pytest.raises(DataError, match=r"\(written in format 2 by an older version, this one writes 3\)$"):
+        resume(other)
+
+
+def test_what_a_run_was_made_with_is_what_its_suite_and_its_plug_ins_need(tiny):
+    run = RunDir.create(tiny(env={"id": "planar/reach"}, algo={"name": "td3"}), [])
+    versions = json.loads((run.path / "meta.json").read_text())["versions"]
+    assert {"roboloop", "roboloop-outside", "torch", "safetensors"} <= set(versions)
+    assert not {"metaworld", "dm_control", "mujoco"} & set(versions)
+    run = RunDir.create(tiny(env={"id": "metaworld/reach-v3"}), [])
+    assert {"metaworld", "mujoco"} <= set(json.loads((run.path / "meta.json").read_text())["versions"])
 
 
 def test_a_fork_that_was_killed_is_no_run_and_the_same_command_makes_it(tiny, monkeypatch):

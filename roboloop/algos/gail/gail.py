@@ -47,10 +47,10 @@ class GAIL:
         discriminator: Discriminator,
         experts: ExpertBuffer,
         seed: int,
-        witness: DiscriminatorInput | None = None,
+        features: DiscriminatorInput | None = None,
     ) -> None:
         self.cfg, self._rl, self._discriminator, self._experts = cfg, rl, discriminator, experts
-        self._witness = SingleSteps() if witness is None else witness
+        self._input = SingleSteps() if features is None else features
         self._rng = stream(seed, "gail-rows")
         self._earlier: deque[Steps] = deque(maxlen=cfg.replay_rollouts - 1)
         self.num_updates = 0
@@ -63,7 +63,7 @@ class GAIL:
 
     def update(self, rollout: Rollout) -> Metrics:
         """Learn to tell the policy from the expert, pay by what was learned, then learn to be taken for the expert."""
-        seen = self._witness.look(rollout)
+        seen = self._input.look(rollout)
         seen = seen._replace(is_valid=seen.is_valid & is_step(rollout).reshape(-1))
         steps = Steps(*(column[seen.is_valid] for column in seen.steps))
         # what the environment paid is replaced before any return is summed, so that values and their scale follow it
@@ -101,7 +101,7 @@ class GAIL:
             **self._rl.state(),
             "discriminator": self._discriminator.state(),
             "experts": self._experts.state(),
-            "witness": self._witness.state(),
+            "witness": self._input.state(),
             "earlier": [steps._asdict() for steps in self._earlier],
             "row_rng": get_rng_state(self._rng),
         }
@@ -111,7 +111,7 @@ class GAIL:
         self._rl.load(state)
         self._discriminator.load(state["discriminator"])
         self._experts.load(state["experts"])
-        self._witness.load(state.get("witness", {}))  # older checkpoints are of single steps, which remember nothing
+        self._input.load(state.get("witness", {}))  # older checkpoints are of single steps, which remember nothing
         self._earlier.clear()
         self._earlier.extend(Steps(**steps) for steps in state["earlier"])
         set_rng_state(self._rng, state["row_rng"])

@@ -164,7 +164,7 @@ class ExampleSettings(IntentionSettings):
     example_noise: float = 0.1
     """Deviation of the noise on examples, in deviations of each of their numbers."""
     penalty: float = 0.0
-    """Weight of values that no value can be: above those of the examples, or below that of never succeeding."""
+    """Penalty on Q-values above those of the examples, or below the value of never succeeding."""
     penalty_window: int = 50
     """Updates over whose median the examples' own value is known."""
 
@@ -199,7 +199,7 @@ class VPACEConfig(ExampleSettings):
     name: Literal["vpace"] = "vpace"
     """Which algorithm this section configures."""
     penalty: float = 10.0
-    """Weight of values that no value can be: above those of the examples, or below that of never succeeding."""
+    """Penalty on Q-values above those of the examples, or below the value of never succeeding."""
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ class CandidateValues(NamedTuple):
 
 
 class CandidateCritic:
-    """Says what placing each candidate is worth. A picture is looked at once, however many candidates it has."""
+    """Returns the value of placing each candidate; pictures are encoded once for all candidates."""
 
     def __init__(self, critics: Views, actor: ActorPolicy, picks: PickLayout, copies: int) -> None:
         self._critics, self._actor, self._picks, self._copies = critics, actor, picks, copies

@@ -9,7 +9,7 @@ from roboloop.algos.gail.gail import GAIL
 from roboloop.algos.gail.losses import EpisodeCounts
 from roboloop.algos.ppo.ppo import PPO
 from roboloop.algos.simgan.dynamics_config import DynamicsConfig
-from roboloop.algos.simgan.transition_windows import Identified, TransitionWitness, WindowShape
+from roboloop.algos.simgan.transition_windows import Identified, TransitionInput, WindowShape
 from roboloop.algos.spec import Setup
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import EnvSpec
@@ -28,8 +28,8 @@ def make_dynamics(
     experts = ExpertBuffer([target], expert, seed, shape.read)
     lives = EpisodeCounts(experts.num_steps, experts.num_ends)
     discriminator = Discriminator(cfg.discriminator, shape.spec, lives, cfg.ppo.gamma, seed)
-    witness = TransitionWitness(shape, Identified(shape.state_dim, shape.action_dim), num_envs)
-    return GAIL(cfg, PPO(cfg.ppo, spec, 1, num_envs, seed, device), discriminator, experts, seed, witness)
+    features = TransitionInput(shape, Identified(shape.state_dim, shape.action_dim), num_envs)
+    return GAIL(cfg, PPO(cfg.ppo, spec, 1, num_envs, seed, device), discriminator, experts, seed, features)
 
 
 def robot_dims(spec: EnvSpec) -> tuple[int, int]:

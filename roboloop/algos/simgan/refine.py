@@ -15,7 +15,7 @@ from roboloop.algos.ppo.losses import MAX_LOG_RATIO
 from roboloop.algos.ppo.ppo import PPO, PPOPolicy
 from roboloop.algos.simgan.dynamics_config import DynamicsConfig
 from roboloop.algos.simgan.refine_config import RefineConfig
-from roboloop.algos.simgan.transition_windows import RobotColumns, TransitionWitness, WindowShape
+from roboloop.algos.simgan.transition_windows import RobotColumns, TransitionInput, WindowShape
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, EnvSpec, Metrics, Rollout, State
 from roboloop.envs.frozen import FrozenPolicy, Layers
@@ -33,17 +33,17 @@ class TargetScore(NamedTuple):
 class DiscriminatorGuard:
     """A discriminator that has learned, and what it sees of a robot's own environment; it never changes again."""
 
-    def __init__(self, discriminator: Discriminator, witness: TransitionWitness) -> None:
-        self._discriminator, self._witness = discriminator, witness
+    def __init__(self, discriminator: Discriminator, features: TransitionInput) -> None:
+        self._discriminator, self._input = discriminator, features
 
     @property
     def max_lag(self) -> int:
         """Steps that its windows reach back."""
-        return self._witness.shape.max_lag
+        return self._input.shape.max_lag
 
     def look(self, rollout: Rollout) -> TargetScore:
         """Return what it thinks of a rollout."""
-        seen = self._witness.look(rollout)
+        seen = self._input.look(rollout)
         logit = np.zeros(rollout.num_steps, np.float32)
         some = Steps(*(column[seen.is_valid] for column in seen.steps))
         if len(some.ended):
@@ -52,12 +52,12 @@ class DiscriminatorGuard:
 
     def state(self) -> State:
         """Return the discriminator and the rows that windows look back on."""
-        return {"discriminator": self._discriminator.state(), "witness": self._witness.state()}
+        return {"discriminator": self._discriminator.state(), "witness": self._input.state()}
 
     def load(self, state: State) -> None:
         """Restore what ``state`` returned."""
         self._discriminator.load(state["discriminator"])
-        self._witness.load(state["witness"])
+        self._input.load(state["witness"])
 
 
 class Refine:
@@ -195,4 +195,4 @@ def make_guard(cfg: DynamicsConfig, spec: EnvSpec, state: State, num_envs: int, 
     lives = EpisodeCounts(np.ones(1), np.ones(1))  # bonuses are not asked for
     discriminator = Discriminator(cfg.discriminator, shape.spec, lives, cfg.ppo.gamma, seed)
     discriminator.load(state["discriminator"])
-    return DiscriminatorGuard(discriminator, TransitionWitness(shape, RobotColumns(shape.state_dim, spec), num_envs))
+    return DiscriminatorGuard(discriminator, TransitionInput(shape, RobotColumns(shape.state_dim, spec), num_envs))

@@ -175,7 +175,7 @@ class WindowShape:
         return ExpertPart(found, Transitions(*(column[ends] for column in found)), len(found.obs))
 
 
-class TransitionWitness:
+class TransitionInput:
     """Shows windows over rollouts; rows that the next rollout's windows look back on are kept for each environment.
 
     Where a window looks ahead, the last steps of a rollout have none yet: they are left out, like those before the
