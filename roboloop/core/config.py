@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from roboloop.core.errors import ConfigError, DataError, nearest
 from roboloop.core.files import parse_json, read_bytes
+from roboloop.core.sealed import check_text
 
 _MOST_BYTES = 4 << 20
 _MOST_VALUES = 100_000
@@ -301,6 +302,15 @@ def read_file(path: Path, follow: bool = True) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ConfigError(f"config file {path} must hold keys and values, not {type(data).__name__}")
     return data
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """Read the config of a run: no link, and only what was written then."""
+    try:
+        check_text(read_bytes(path))
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return read_file(path, follow=False)
 
 
 def parse_yaml(text: str) -> Any:

@@ -14,14 +14,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
-from roboloop.core.config import override, read_file, to_dict
+from roboloop.core.config import override, read_sealed, to_dict
 from roboloop.core.errors import ConfigError, DataError, RunExists, nearest
 from roboloop.core.files import (
     is_there,
     make_directory,
     open_new,
     open_regular,
-    read_bytes,
     read_json,
     remove,
     replace_atomic,
@@ -30,7 +29,7 @@ from roboloop.core.files import (
     take_lock,
     write_durable,
 )
-from roboloop.core.sealed import check_text, seal_text
+from roboloop.core.sealed import seal_text
 from roboloop.core.text import printable
 from roboloop.data import journal
 from roboloop.envs.registry import task_name
@@ -221,12 +220,8 @@ class RunDir:
 
 
 def _read_config(path: Path) -> Experiment:
-    """Read the config of a run: no link, what was sealed, and not a part of it that defaults would fill up."""
-    try:
-        check_text(read_bytes(path))
-    except ValueError as error:
-        raise ConfigError(f"{path}: {error}") from None
-    data = renewed(read_file(path, follow=False))
+    """Return the config of a run, and not a part of it that defaults would fill up."""
+    data = renewed(read_sealed(path))
     config = override(Experiment(), data)
     if missing := [name for name in _ALWAYS if name not in data]:
         raise ConfigError(f"{path} is not whole: it has no key '{missing[0]}'")
