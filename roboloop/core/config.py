@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from roboloop.core.errors import ConfigError, DataError, nearest
+from roboloop.core.errors import ConfigError, DataError, Unreadable, nearest
 from roboloop.core.files import parse_json, read_bytes
 from roboloop.core.sealed import check_text
 
@@ -293,6 +293,8 @@ def read_file(path: Path, follow: bool = True) -> dict[str, Any]:
     try:
         text = read_bytes(path, _MOST_BYTES, follow).decode()
         data = parse_json(text.encode(), str(path)) if path.suffix == ".json" else parse_yaml(text)
+    except Unreadable:
+        raise
     except (DataError, UnicodeDecodeError) as error:
         raise ConfigError(f"config file {path} cannot be read: {error}") from None
     except ValueError as error:

@@ -12,6 +12,7 @@ import pytest
 from roboloop.cli import main
 from roboloop.core.state import equal
 from roboloop.track.trackers.tensorboard import TensorBoard
+from tests.data.kit import fill
 from tests.faults.kill_and_resume import remains
 from tests.mirrored import points, tracked
 
@@ -155,7 +156,7 @@ def unreadable(monkeypatch):
     return names
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "config.yaml"])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "config.yaml", "manifest.json", "state.safetensors"])
 def test_a_disk_that_does_not_give_back_what_a_resume_needs_is_one_line_and_moves_no_checkpoint(
     unreadable, run, capsys, name
 ):
@@ -172,10 +173,17 @@ def test_a_disk_that_does_not_give_back_what_a_resume_needs_is_one_line_and_move
 
 @pytest.mark.parametrize(
     ("words", "name"),
-    [("plot {run} --out {out}/curve.png", "metrics.jsonl"), ("eval {run} --episodes 2 --seed 3", "config.yaml")],
+    [
+        ("plot {run} --out {out}/curve.png", "metrics.jsonl"),
+        ("eval {run} --episodes 2 --seed 3", "config.yaml"),
+        ("dataset info {out}/data", "schema.json"),
+        ("dataset verify {out}/data", "index.log"),
+    ],
 )
 def test_a_disk_that_cannot_be_read_is_exit_code_5_for_who_only_looks(unreadable, run, tmp_path, capsys, words, name):
+    fill(tmp_path / "data", range(2))
     unreadable.append(name)
+    capsys.readouterr()
     assert main(words.format(run=run, out=tmp_path).split()) == 5
     assert "Input/output error" in one_line(capsys)
 
