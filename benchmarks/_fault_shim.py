@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 SOURCE = r"""
 #define _GNU_SOURCE
@@ -32,6 +33,8 @@ struct control {
     _Atomic int error;      /* errno of the call that fails; 0: none fails */
     _Atomic int lasting;    /* all later ones fail too */
     _Atomic int brief;      /* writes are cut in half instead */
+    _Atomic int reads;      /* calls that read are counted, and no others */
+    int unused;
     _Atomic long long number, count, fired;
     char root[4096];
     char what[256];
@@ -80,20 +83,21 @@ static int fails(const char *what, int writes) {
     errno = control->error;
     return 1;
 }
-#define ON (control && control->armed)
+#define ON (control && control->armed && !control->reads)
+#define READING (control && control->armed && control->reads)
 #define REAL(type, name, ...) static type (*real)(__VA_ARGS__); if (!real) real = dlsym(RTLD_NEXT, #name)
 #define WRITES(flags) (((flags) & O_ACCMODE) != O_RDONLY || ((flags) & O_CREAT))
 
 #define OPEN(name) int name(const char *path, int flags, ...) { \
     REAL(int, name, const char *, int, ...); \
     va_list list; va_start(list, flags); mode_t mode = va_arg(list, int); va_end(list); \
-    if (ON && WRITES(flags) && path_below(AT_FDCWD, path) && fails("open", 0) == 1) return -1; \
+    if ((WRITES(flags) ? ON : READING) && path_below(AT_FDCWD, path) && fails("open", 0) == 1) return -1; \
     return real(path, flags, mode); }
 OPEN(open) OPEN(open64)
 #define OPENAT(name) int name(int at, const char *path, int flags, ...) { \
     REAL(int, name, int, const char *, int, ...); \
     va_list list; va_start(list, flags); mode_t mode = va_arg(list, int); va_end(list); \
-    if (ON && WRITES(flags) && path_below(at, path) && fails("openat", 0) == 1) return -1; \
+    if ((WRITES(flags) ? ON : READING) && path_below(at, path) && fails("openat", 0) == 1) return -1; \
     return real(at, path, flags, mode); }
 OPENAT(openat) OPENAT(openat64)
 #define FOPEN(name) FILE *name(const char *path, const char *mode) { \
@@ -102,6 +106,16 @@ OPENAT(openat) OPENAT(openat64)
     return real(path, mode); }
 FOPEN(fopen) FOPEN(fopen64)
 
+ssize_t read(int fd, void *data, size_t n) {
+    REAL(ssize_t, read, int, void *, size_t);
+    if (READING && fd_below(fd) && fails("read", 0) == 1) return -1;
+    return real(fd, data, n);
+}
+#define PREAD(name) ssize_t name(int fd, void *data, size_t n, off_t at) { \
+    REAL(ssize_t, name, int, void *, size_t, off_t); \
+    if (READING && fd_below(fd) && fails("pread", 0) == 1) return -1; \
+    return real(fd, data, n, at); }
+PREAD(pread) PREAD(pread64)
 ssize_t write(int fd, const void *data, size_t n) {
     REAL(ssize_t, write, int, const void *, size_t);
     if (ON && fd_below(fd)) { int how = fails("write", n > 1); if (how == 1) return -1; if (how == 2) n /= 2; }
@@ -181,8 +195,21 @@ int linkat(int a, const char *from, int b, const char *to, int flags) {
     return real(where, n, prot, flags, fd, at); }
 MAP(mmap) MAP(mmap64)
 """
-HEAD = struct.Struct("=iiiiqqq4096s256s")
+HEAD = struct.Struct("=iiiiiiqqq4096s256s")
 VARIABLE = "DISK_FAULTS_CONTROL"
+
+
+class Fault(NamedTuple):
+    """What a call ends with, and which calls are meant."""
+
+    error: int = 0
+    is_brief: bool = False
+    """Writes are cut in half instead."""
+    reads: bool = False
+    """Of calls that read, and not of those that write."""
+
+
+NO_FAULT = Fault()
 
 
 class Shim:
@@ -192,9 +219,10 @@ class Shim:
         with open(os.environ[VARIABLE], "r+b") as file:
             self._map = mmap.mmap(file.fileno(), HEAD.size)
 
-    def arm(self, root: Path, number: int = 0, error: int = 0, lasting: bool = False, brief: bool = False) -> None:
+    def arm(self, root: Path, number: int = 0, fault: Fault = NO_FAULT, lasting: bool = False) -> None:
         """Count calls below a directory, and let the one of this number fail, or be cut short; 0 = none."""
-        fields = (1, error, int(lasting), int(brief), number, 0, 0, os.fsencode(root.resolve()), b"")
+        kind = (fault.error, int(lasting), int(fault.is_brief), int(fault.reads), 0)
+        fields = (1, *kind, number, 0, 0, os.fsencode(root.resolve()), b"")
         self._map[:] = HEAD.pack(*fields)
 
     def disarm(self) -> tuple[int, int, str]:

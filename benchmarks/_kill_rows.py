@@ -32,6 +32,8 @@ KINDS = {
     " --algo.expert.directory {demos} --steps 800",
     "lfgp": f"--algo lfgp --env play/place {PLAY} {OF_HEADS} --algo.discriminator.hidden 16 {TASKS} --steps 600",
     "vpace": f"--algo vpace --env play/place {PLAY} {OF_HEADS} {TASKS} --steps 600",
+    "sqil": f"--algo sqil --env play/place {PLAY} {OF_HEADS} {TASKS} --steps 600",
+    "rce": f"--algo rce --env play/place {PLAY} {OF_HEADS} {TASKS} --steps 600",
     "ppo": f"--algo ppo {PENDULUM} --env.num-envs 4 --algo.rollout-steps 10 --algo.epochs 2 --algo.minibatches 2"
     " --algo.hidden 16 --steps 8000",
     "ppo gru": f"--algo ppo {PENDULUM} --env.num-envs 4 --algo.rollout-steps 10 --algo.epochs 2 --algo.minibatches 1"
@@ -106,7 +108,8 @@ ROWS = (
     Row("pixel sac", children=("helper",)), Row("pixel sac", "lock step", ("worker",)),
     Row("mtsac", children=("helper",)), Row("mtsac", "free-running", ("worker",)), Row("mtsac soft"),
     Row("dac", children=("helper",)), Row("lfgp"), Row("lfgp", "lock step", ("worker",)),
-    Row("vpace", children=("helper", "evaluator")),
+    Row("vpace", children=("helper", "evaluator")), Row("sqil", children=("helper",)),
+    Row("rce", "lock step", ("worker", "helper")),
     Row("ppo"), Row("ppo", children=ALL3), Row("ppo gru", "lock step", ("worker", "helper")),
     Row("ppo", "free-running", ("worker", "evaluator")), Row("ppo", "ray"),
     Row("gail", children=("helper",)), Row("gail", "lock step", ("worker",)),

@@ -46,9 +46,9 @@ TINY = (
 )
 OF = {
     "sac": "--algo sac --warmup-steps 40 --algo.batch-size 8 --algo.processes 1 --replay.capacity 1000 "
-    "--record.keep all",
+    "--record.keep all --record.min-free-mb 0",
     "other": "--algo sac --warmup-steps 40 --algo.batch-size 8 --algo.processes 1 --replay.capacity 1000 --seed 1 "
-    "--record.keep all",
+    "--record.keep all --record.min-free-mb 0",
     "ppo": "--algo ppo --algo.rollout-steps 20 --algo.epochs 1 --algo.minibatches 1",
     "bc": "--algo bc --algo.batch-size 8",
 }

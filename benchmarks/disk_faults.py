@@ -1,10 +1,10 @@
 """A disk that is full, fails or is read-only at any call of any verb; needs gcc, for a library in front of libc.
 
-Each verb is run once to count its calls that write below its folder. Then it is run anew for each call, which fails
-once, or with all later ones, with ENOSPC, EIO or EROFS, or writes only half of what it was given. The verb must
-end with exit code 5 and one line on stderr, or with 0, its whole result and a line that says what was left out. After
-that, with the fault gone, it is given again and must end as the undisturbed one did; what was there before is never
-changed.
+Each verb is run once to count its calls that write below its folder, and those that read. Then it is run anew for each
+call, which fails once, or with all later ones, with ENOSPC, EIO or EROFS, or writes only half of what it was given; one
+that reads fails with EIO. The verb must end with exit code 5 and one line on stderr, or with 0, its whole result and a
+line that says what was left out. After that, with the fault gone, it is given again and must end as the undisturbed one
+did; what was there before is never changed.
 """
 
 from __future__ import annotations
@@ -25,17 +25,19 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from _ask_page import page
-from _fault_shim import VARIABLE, Shim, run_again_with_shim
+from _fault_shim import VARIABLE, Fault, Shim, run_again_with_shim
 from corruption import ENV, LOADED, OF, TINY, Field, main
 
 LIMIT_S = 120.0
-FAULTS = {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "EROFS": errno.EROFS, "short": 0}
+FAULTS = {
+    "ENOSPC": Fault(errno.ENOSPC), "EIO": Fault(errno.EIO), "EROFS": Fault(errno.EROFS),
+    "short": Fault(is_brief=True), "EIO, reading": Fault(errno.EIO, reads=True),
+}  # fmt: skip
 SAID = re.compile(
     r"disk (full|failed|quota|is read-only)|No space left|Input/output error|Read-only file system|recording stopped",
     re.I,
@@ -59,6 +61,8 @@ class Verb:
     """Exit codes of a fault."""
     done: tuple[int, ...] = (0,)
     """Exit codes of going on; 2 or 3 where all may be there already."""
+    shows: bool = False
+    """It shows many runs, and says of a part that it cannot read that it is left out."""
 
 
 def _train(name: str, source: str) -> Verb:
@@ -86,7 +90,8 @@ def verbs(sound: Path) -> dict[str, Verb]:
                             done=(0, 2)),
         "export frozen": Verb("export runs/ppo --frozen out/p.safetensors", run="ppo", result="file out/p.safetensors",
                               done=(0, 2)),
-        "report": Verb("report runs --out out/r.html --save out/r.json", run="sac", result="report out/r.json"),
+        "report": Verb("report runs --out out/r.html --save out/r.json", run="sac", result="report out/r.json",
+                       shows=True),
         "plot": Verb("plot runs --out out/curve.png", run="sac", result="file out/curve.png"),
         "verify": Verb(f"dataset verify {data}", run="sac", result=f"dataset {data}"),
         "repair": Verb(f"dataset repair {data}", run="torn", result=f"dataset {data}"),
@@ -167,13 +172,16 @@ class Ground:
     def held(self, verb: Verb) -> str:
         """Return a digest of what was there before and nothing may change: committed checkpoints, data, configs."""
         digest, run = hashlib.sha256(), self.case / RUN.format(name="ppo" if verb.run == "ppo" else "sac")
-        inner = [run / "checkpoints" / "step-000000000080"]
+        saved, name = run / "checkpoints", "step-000000000080"
+        inner = sorted(saved.glob(f"unused-*-{name}"))[:1] or [
+            saved / name
+        ]  # one that a resume could not read is there
         if not verb.words.startswith("train --resume"):
             inner += [run / "metrics.jsonl", run / "config.yaml", run / "recorded"]
             inner += [] if verb.run == "torn" else [run / "dataset"]
-        for path in sorted(file for top in inner for file in (top, *top.rglob("*"))):
+        for top, path in sorted((each, file) for each in inner for file in (each, *each.rglob("*"))):
             if path.is_file() and path.name != "lock":
-                digest.update(str(path).encode() + path.read_bytes())
+                digest.update(str(path.relative_to(top)).encode() + path.read_bytes())
         return digest.hexdigest()
 
     def run(self, words: str) -> Outcome:
@@ -212,10 +220,20 @@ class Ground:
             os.waitpid(pid, 0)
         return code
 
-    def attempt(self, verb: Verb, clean: Any, arm: Callable[[], None]) -> tuple[str, str, str]:
+    def undisturbed(self, name: str, verb: Verb, reads: bool) -> tuple[int, Any]:
+        """Run a verb without a fault; return how many calls it makes, and what it leaves."""
+        self.clear(verb)
+        self.shim.arm(self.case, fault=Fault(reads=reads))
+        outcome = self.run(verb.words)
+        calls, *_ = self.shim.disarm()
+        if outcome.code != 0:
+            sys.exit(f"{name}: exit {outcome.code} without a fault: {outcome.out}{outcome.err}")
+        return calls, self.found(verb)
+
+    def attempt(self, verb: Verb, clean: Any, call: int, fault: Fault, lasting: bool) -> tuple[str, str, str]:
         """Run a verb with a fault and go on after it; return how it ended, what is wrong, and what was said."""
         before = self.clear(verb)
-        arm()
+        self.shim.arm(self.case, call, fault, lasting)
         outcome = self.run(verb.words)
         _, fired, what = self.shim.disarm()
         said = f"{what}: exit {outcome.code}: {' '.join((outcome.err or outcome.out[-300:]).split())[-900:]}"
@@ -223,7 +241,12 @@ class Ground:
         # what only cleans up, or only says something, can be done without and has no word
         is_quiet = not fired or what in ("rmdir", "unlink", "unlinkat", "short") or verb.words.startswith("sweep")
         outcome = dataclasses.replace(outcome, out=outcome.out + said_by_jobs)
-        wrong = judge(outcome, verb, is_quiet, self.found(verb) == clean)
+        is_whole = self.found(verb) == clean
+        if fault.reads:  # a run goes on without what it does not need; a report leaves out what it cannot read
+            is_quiet, is_whole = True, is_whole or (verb.shows and bool(SAID.search(outcome.out + outcome.err)))
+        wrong = judge(outcome, verb, is_quiet, is_whole)
+        if verb.shows and outcome.code in (2, 5) and fault.reads and SAID.search(outcome.err):
+            wrong = ""  # a line for each part that is left out; of one run nothing may be left
         if not wrong and self.held(verb) != before:
             wrong = "what was there is changed"
         if not wrong and outcome.code != 0:
@@ -294,31 +317,20 @@ def campaign(ground: Ground, known: argparse.Namespace) -> int:
     for name, verb in verbs(ground.field.sound).items():
         if not re.search(known.only, name):
             continue
-        ground.clear(verb)
-        ground.shim.arm(ground.case)
-        outcome = ground.run(verb.words)
-        calls, *_ = ground.shim.disarm()
-        clean = ground.found(verb)
-        if outcome.code != 0:
-            sys.exit(f"{name}: exit {outcome.code} without a fault: {outcome.out}{outcome.err}")
-        for fault, number in FAULTS.items():
+        for fault, kind in FAULTS.items():
             if known.fault and fault not in known.fault:
                 continue
+            calls, clean = ground.undisturbed(name, verb, kind.reads)
             done: Counter[str] = Counter()
-            for lasting in (False, True) if fault != "short" else (False,):
+            for lasting in (False, True) if not kind.is_brief else (False,):
                 for call in range(1 + known.first % known.every, calls + 1, known.every):
-                    way, wrong, said = ground.attempt(
-                        verb, clean,
-                        lambda call=call, number=number, lasting=lasting, fault=fault: ground.shim.arm(
-                            ground.case, call, number, lasting, fault == "short"
-                        ),
-                    )  # fmt: skip
+                    way, wrong, said = ground.attempt(verb, clean, call, kind, lasting)
                     done["cases"] += 1
                     done[way] += 1
                     if wrong:
                         done["failed"] += 1
-                        kind = f"{fault} {'from' if lasting else 'at'} call {call}"
-                        print(f"{wrong}: {name}, {kind} of {calls}: {said}", flush=True)
+                        place = f"{fault} {'from' if lasting else 'at'} call {call}"
+                        print(f"{wrong}: {name}, {place} of {calls}: {said}", flush=True)
             others = sum(n for way, n in done.items() if way in ("exit 5", "exit 10"))
             counts = (calls, done["cases"], others, done["exit 0"], done["not reached"], done["failed"])
             rows.append((name, fault, *map(str, counts)))

@@ -3,7 +3,8 @@
     roboloop bench power-cut --cuts 50        (root, Linux: a loop mount in a folder of its own)
 
 A cut is EXT4_IOC_SHUTDOWN without a log flush: what was not fsynced is gone, as when the plug is pulled. The file
-system is then unmounted and mounted again, which replays its journal, and the same command goes on with the run.
+system is then unmounted and mounted again, which replays its journal, and the same command goes on with the run. Of a
+run that records, the episodes that were committed before a cut are read back after it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from roboloop.core.errors import DataError
 from roboloop.core.state import equal
+from roboloop.data.aside import AsideMark
+from roboloop.data.dataset import Dataset
+from roboloop.data.index import read_index
+from roboloop.data.verify import faults
 from roboloop.run import checkpoint
 
 SHUTDOWN, NO_LOG_FLUSH = 0x8004587D, 2
@@ -32,7 +38,8 @@ FLAGS = {
     "sac": "--algo sac --env gym/Pendulum-v1 --env.num-envs 2 --warmup-steps 60 --replay.capacity 20000"
     " --algo.hidden 32 32 --algo.batch-size 32 --algo.processes 1",
     "sac-record": "--algo sac --env gym/Pendulum-v1 --env.num-envs 2 --warmup-steps 60 --replay.capacity 20000"
-    " --algo.hidden 32 32 --algo.batch-size 32 --algo.processes 1 --record.keep all --eval.background",
+    " --algo.hidden 32 32 --algo.batch-size 32 --algo.processes 1 --record.keep all --record.min-free-mb 0"
+    " --record.commit-s 0.3 --eval.background",
     "ppo": "--algo ppo --env gym/Pendulum-v1 --env.num-envs 4 --algo.rollout-steps 32 --algo.hidden 32 32"
     " --algo.processes 1",
 }
@@ -56,7 +63,7 @@ def main() -> None:
     draw, failures = random.Random(known.seed), 0
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        print(f"{'kind':<12}{'cuts':>6}{'before the run':>16}{'resumed':>9}{'steps lost, most':>18}  equal")
+        print(f"{'kind':<12}{'cuts':>6}{'before the run':>16}{'resumed':>9}{'steps lost, most':>18}  equal  episodes")
         for number, kind in enumerate(known.kinds):
             cuts = known.cuts // len(known.kinds) + (number < known.cuts % len(known.kinds))
             failures += not _series(root / kind, kind, cuts, known.steps, draw)
@@ -72,7 +79,7 @@ def _series(root: Path, kind: str, cuts: int, steps: int, draw: random.Random) -
         raise SystemExit("the uninterrupted run failed")
     seconds = time.monotonic() - began
     expected = _remains(root / "whole")
-    done = resumed = early = lost = 0
+    done = resumed = early = lost = torn = episodes = 0
     is_equal = True
     while done < cuts:
         with _disk(root) as disk:
@@ -82,19 +89,23 @@ def _series(root: Path, kind: str, cuts: int, steps: int, draw: random.Random) -
                 time.sleep(draw.uniform(0.3, 2.5) if draw.random() < 1 / 6 else draw.uniform(2.0, 2.0 + seconds / 3))
                 if process.poll() is not None:
                     break
-                reached = _newest_step(disk.folder / "runs")
+                reached, committed = _newest_step(disk.folder / "runs"), _mark(disk.folder / "runs")
                 disk.cut(process)
                 done += 1
                 early += reached < 0
                 found = _newest_step(disk.folder / "runs")
                 resumed += found >= reached
+                torn += not _holds(disk.folder / "runs", committed)
                 lost = max(lost, reached - found)
             # what is left is trained to its end, from wherever the last cut left it
             if _train(root, disk.folder / "runs", kind, steps).wait() not in (0, 3):
                 raise SystemExit(f"{kind}: the same command did not go on after {done} cuts: {disk.said}")
             is_equal &= equal(_remains(disk.folder / "runs"), expected)
-    print(f"{kind:<12}{done:>6}{early:>16}{resumed:>9}{lost:>18}  {is_equal}", flush=True)
-    return is_equal and resumed == done
+            torn += not _holds(disk.folder / "runs", _mark(disk.folder / "runs"))
+            episodes += _num_episodes(disk.folder / "runs")
+    said = f"{episodes} held, {torn} cuts lost some" if "--record.keep" in FLAGS[kind] else "-"
+    print(f"{kind:<12}{done:>6}{early:>16}{resumed:>9}{lost:>18}  {is_equal!s:<5}  {said}", flush=True)
+    return is_equal and resumed == done and not torn and bool(episodes) == ("--record.keep" in FLAGS[kind])
 
 
 class _Disk:
@@ -156,6 +167,28 @@ def _newest_step(runs: Path) -> int:
     """Return the step of the newest checkpoint whose name is there; -1 where there is none yet."""
     run = _run(runs)
     return max(checkpoint.steps(run / "checkpoints"), default=-1) if run else -1
+
+
+def _mark(runs: Path) -> AsideMark | None:
+    """Return what was committed to the dataset of a run; none where nothing was."""
+    run = _run(runs)
+    return AsideMark.read(run / "dataset") if run else None
+
+
+def _holds(runs: Path, committed: AsideMark | None) -> bool:
+    """Say whether a dataset has all that was committed, and every episode of it is whole."""
+    run = _run(runs)
+    if committed is None or run is None:
+        return committed is None
+    try:
+        return committed.fits(read_index(run / "dataset")) and not list(faults(Dataset.open(run / "dataset")))
+    except DataError:
+        return False
+
+
+def _num_episodes(runs: Path) -> int:
+    run = _run(runs)
+    return len(Dataset.open(run / "dataset")) if run and (run / "dataset").exists() else 0
 
 
 def _remains(runs: Path) -> dict[str, object]:

@@ -44,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one verb; what the user can mend is one line on stderr and exit code 2 (see the table for others)."""
     args = vouched.take(sys.argv[1:] if argv is None else argv)
     find_typed_modules()
+    works_on = argv is None and bool(args) and args[0] in VERBS and args[0] not in LISTS
     if argv is None and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need be no text
     try:
@@ -52,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         if args[0] not in VERBS:
             raise ConfigError(f"unknown verb {args[0]!r}{nearest(args[0], VERBS)}")
-        if argv is None and args[0] not in LISTS:
+        if works_on:
             go_on_unheard()
         code: int = resolve(VERBS[args[0]][0])(args[1:])
         sys.stdout.flush()
@@ -63,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # outside training, which stops cleanly by itself
         return 130
     except BrokenPipeError:
-        if ended_quietly(sys.stdout):
+        if not works_on and ended_quietly(sys.stdout):
             return 0
         raise  # of another pipe: a child's
     except OSError as error:

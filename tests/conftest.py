@@ -28,6 +28,7 @@ TINY = {
     "replay": {"capacity": 2000},
     "eval": {"every_steps": 150, "episodes": 2},
     "checkpoint": {"every_steps": 100, "every_s": 0},
+    "record": {"min_free_mb": 0},
 }
 
 

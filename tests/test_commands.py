@@ -29,7 +29,7 @@ GUIDES = {
     "docs/experiments.md": "",
     "docs/guided-play.md": "",
     "docs/hybrid-simulators.md": "roboloop record hopper/mujoco --random --episodes 2 --out DATASET",
-    "docs/interchange.md": """roboloop train cartpole --record.keep all
+    "docs/interchange.md": """roboloop train cartpole --record.keep all --record.min-free-mb 0
         roboloop train reach --seed 1
         roboloop record gym/Hopper-v5 --random --out hop
         roboloop dataset export hop hopper.hdf5 --format d4rl-hdf5""",

@@ -14,8 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from roboloop.core.errors import ConfigError, DataError, nearest
+from roboloop.core.errors import ConfigError, DataError, Unreadable, nearest
 from roboloop.core.files import parse_json, read_bytes
+from roboloop.core.sealed import check_text
 
 _MOST_BYTES = 4 << 20
 _MOST_VALUES = 100_000
@@ -292,6 +293,8 @@ def read_file(path: Path, follow: bool = True) -> dict[str, Any]:
     try:
         text = read_bytes(path, _MOST_BYTES, follow).decode()
         data = parse_json(text.encode(), str(path)) if path.suffix == ".json" else parse_yaml(text)
+    except Unreadable:
+        raise
     except (DataError, UnicodeDecodeError) as error:
         raise ConfigError(f"config file {path} cannot be read: {error}") from None
     except ValueError as error:
@@ -301,6 +304,15 @@ def read_file(path: Path, follow: bool = True) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ConfigError(f"config file {path} must hold keys and values, not {type(data).__name__}")
     return data
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """Read the config of a run: no link, and only what was written then."""
+    try:
+        check_text(read_bytes(path))
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return read_file(path, follow=False)
 
 
 def parse_yaml(text: str) -> Any:

@@ -17,6 +17,10 @@ from roboloop.core.errors import DataError
 FLAG = "--trust"
 _GYMNASIUM = {"gymnasium"}
 _MODULE = re.compile(r"(?:^|/)([A-Za-z_]\w*)(?:\.\w+)*:[A-Za-z_]")
+_KEYS = ("--algo", "--env", "--observers", "--trackers")
+"""Flags that take names of code, beside those with a dot."""
+_FOLDERS = ("", "runs")
+"""Where the path of a run is looked for."""
 _PLUGINS = ("roboloop.", "gymnasium.envs")
 """Groups of entry points by which a package says that it is a plug-in."""
 
@@ -32,10 +36,9 @@ class Vouched:
         self._calls = threading.local()
 
     def take(self, args: Sequence[str]) -> list[str]:
-        """Return the words of a command without ``--trust``, and remember them."""
+        """Return the words of a command without ``--trust``, and remember them, but for names of runs and datasets."""
         self._command = _Words(FLAG in args)
-        typed = {part for word in args for part in (word, word.partition("=")[2]) if part}
-        self._command.words = typed | {word.partition("/")[0] for word in typed}  # module:suite/task
+        self._command.words = _with_suites(_typed(args))
         return [word for word in args if word != FLAG]
 
     @contextmanager
@@ -43,8 +46,7 @@ class Vouched:
         """Vouch for words, or for everything, in this thread while this is entered."""
         outer = self._of_call
         self._calls.words = _Words(everything or bool(outer and outer.everything))
-        typed = set(words)
-        self._calls.words.words = {*typed, *(word.partition("/")[0] for word in typed), *(outer.words if outer else ())}
+        self._calls.words.words = _with_suites(words) | (outer.words if outer else set())
         try:
             yield
         finally:
@@ -66,6 +68,26 @@ class Vouched:
     @property
     def _of_call(self) -> _Words | None:
         return getattr(self._calls, "words", None)
+
+
+def _typed(args: Sequence[str]) -> Iterator[str]:
+    """Yield words, but for paths of what is there, whose names may be a stranger's: those count behind a key alone."""
+    flag = ""
+    for word in args:
+        head, _, value = word.partition("=")
+        flag = head if word.startswith("--") else flag
+        is_key = "." in flag or flag in _KEYS
+        yield from (part for part in (word, value) if part and (is_key or not _is_there(part)))
+
+
+def _is_there(path: str) -> bool:
+    return any(os.path.lexists(os.path.join(folder, path)) for folder in _FOLDERS)
+
+
+def _with_suites(words: Iterable[str]) -> set[str]:
+    """Return words, and of ``module:suite/task`` the suite too."""
+    typed = set(words)
+    return typed | {suite for word in typed if ":" in (suite := word.partition("/")[0])}
 
 
 class _Words:

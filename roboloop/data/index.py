@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from roboloop.core.errors import DataError
+from roboloop.core.errors import DataError, Unreadable
 from roboloop.core.files import is_directory, is_regular, parse_json, read_bytes, read_json
 from roboloop.core.types import Array
 from roboloop.data import checks
@@ -45,6 +45,8 @@ def read_schema(directory: Path) -> Schema:
         raise DataError(f"{folder} is not a directory")
     try:
         return Schema.from_data(read_json(directory / SCHEMA))
+    except Unreadable:
+        raise
     except DataError as error:
         raise DataError(f"{directory}: {error}") from None
 

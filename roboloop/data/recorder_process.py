@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from roboloop.core.config import override
-from roboloop.core.errors import DataError, DiskError, UserError
+from roboloop.core.errors import DataError, DiskError, Unreadable, UserError
 from roboloop.core.files import DISK_FAULTS, read_json, replace_durable
 from roboloop.core.memory import SharedMemory
 from roboloop.core.state import spec_from_data
@@ -54,7 +54,9 @@ def main(channel: Channel, memory_fd: int) -> None:
     try:
         writer = Writer(job, ring)
     except (UserError, OSError) as error:
-        by_disk = isinstance(error, DiskError) or (isinstance(error, OSError) and error.errno in DISK_FAULTS)
+        by_disk = isinstance(error, DiskError | Unreadable) or (
+            isinstance(error, OSError) and error.errno in DISK_FAULTS
+        )
         channel.send({"refused": str(error), "by_disk": by_disk})
         return
     channel.send({"ready": True})

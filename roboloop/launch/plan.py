@@ -21,6 +21,7 @@ from roboloop.core.files import (
     replace_atomic,
     take_lock,
 )
+from roboloop.core.processes import has_open
 from roboloop.core.vouched import FLAG
 from roboloop.launch.job import Job
 from roboloop.launch.sweep import Planned
@@ -53,14 +54,16 @@ def launching(sweep: Path) -> Iterator[None]:
 
 
 def launcher_of(sweep: Path) -> LauncherAt | None:
-    """Return who runs a sweep, if anybody does."""
+    """Return who runs a sweep, if anybody does; a copy by hard links has the original's lock, and no launcher."""
+    file = sweep / SWEEP / "lock"
     try:
-        with open_regular(sweep / SWEEP / "lock") as lock:
+        with open_regular(file) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 pid, *where = lock.read(_LOCK_BYTES).decode().split()
-                return LauncherAt(int(pid), *[*where, ""][:2])
+                found = LauncherAt(int(pid), *[*where, ""][:2])
+                return None if found.is_here and has_open(found.pid, file) is False else found
     except (OSError, ValueError, DataError):
         pass
     return None

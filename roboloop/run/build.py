@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from roboloop.algos.spec import EpisodeSource, SavedRun, Setup
 from roboloop.core.config import to_dict
+from roboloop.core.errors import ConfigError
 from roboloop.core.schedules import InSlack, UpdateRatio, WhenFull
 from roboloop.core.types import Algorithm, Env, EnvSpec, OffPolicy, PortablePolicy, Sampler, Store, UpdatesDue
 from roboloop.data.no_recorder import NoRecorder

@@ -17,7 +17,7 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from roboloop.core.config import flatten
-from roboloop.core.errors import ConfigError, DataError
+from roboloop.core.errors import ConfigError, DataError, Unreadable
 from roboloop.core.errors import Diverged as Diverged
 from roboloop.core.files import (
     is_directory,
@@ -193,12 +193,21 @@ def _read_tensors(path: Path) -> bytes:
 
 
 def newest_first(directory: Path, tell: Callable[[str], None]) -> Iterator[Checkpoint]:
-    """Yield the checkpoints that verify, newest first, and say which ones do not."""
+    """Yield the checkpoints that verify, newest first, and say which ones do not.
+
+    Where the disk has not given one back and no other served, that is the error in the end.
+    """
+    unreadable = None
     for step in reversed(steps(directory)):
         try:
-            yield read(directory / step_name(step))
+            point = read(directory / step_name(step))
         except DataError as error:
             tell(f"{error}; trying the one before")
+            unreadable = error if isinstance(error, Unreadable) else unreadable
+            continue
+        yield point
+    if unreadable is not None:
+        raise unreadable
 
 
 def at_step(directory: Path, step: int) -> Checkpoint:

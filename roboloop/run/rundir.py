@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from roboloop.core.config import override, read_file, to_dict
+from roboloop.core.config import override, read_sealed, to_dict
 from roboloop.core.errors import ConfigError, DataError, RunExists, nearest
 from roboloop.core.files import (
     is_there,
@@ -31,7 +31,7 @@ from roboloop.core.files import (
     write_durable,
 )
 from roboloop.core.packages import bringing, installed
-from roboloop.core.sealed import check_text, seal_text
+from roboloop.core.sealed import seal_text
 from roboloop.core.text import printable
 from roboloop.data import journal
 from roboloop.envs import registry
@@ -225,16 +225,10 @@ class RunDir:
 
 
 def _read_config(path: Path) -> Experiment:
-    """Read the config of a run: no link, what was sealed, and not a part of it that defaults would fill up."""
-    text = read_bytes(path)
-    try:
-        check_text(text)
-    except ValueError as error:
-        raise ConfigError(f"{path}: {error}") from None
-    made = _format_of(text)
+    """Return the config of a run, and not a part of it that defaults would fill up."""
+    data, made = read_sealed(path), _format_of(read_bytes(path))
     if made > checkpoint.FORMAT:
         raise ConfigError(f"{path} has format {made}, this version reads {checkpoint.OLDEST} to {checkpoint.FORMAT}")
-    data = read_file(path, follow=False)
     if made == checkpoint.FORMAT:
         config = override(Experiment(), data)
     else:

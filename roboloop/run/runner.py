@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
 
 from roboloop.core.config import to_dict
-from roboloop.core.errors import DataError
+from roboloop.core.errors import DataError, Unreadable
 from roboloop.core.files import disk_errors
 from roboloop.core.schedules import Every
 from roboloop.core.stop import StopRequest
@@ -304,6 +304,8 @@ class Runner:
                     self._load(point.state)
                 if self.clock.step != point.step:
                     raise DataError(f"checkpoint {point.path} says that it is of step {self.clock.step}")
+            except Unreadable:  # older checkpoints need the same logs and journal: nothing is moved aside
+                raise
             except DataError as error:
                 why = str(error)
                 tell(f"{why}; trying the checkpoint before")

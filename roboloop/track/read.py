@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from roboloop.core.errors import DataError
-from roboloop.core.files import open_regular, parse_json, read_bytes, read_json
+from roboloop.core.errors import DataError, Unreadable
+from roboloop.core.files import DISK_FAULTS, open_regular, parse_json, read_bytes, read_json
 from roboloop.core.processes import boot_id as boot_id
 from roboloop.core.processes import has_open, started_ticks
 from roboloop.core.processes import process_alive as process_alive
@@ -153,7 +153,8 @@ def lines_of(path: Path) -> Iterator[bytes]:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+        kind = Unreadable if error.errno in DISK_FAULTS else DataError
+        raise kind(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def _row(line: bytes) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from roboloop.core.config import flatten, read_file
+from roboloop.core.config import flatten, read_sealed
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.files import is_directory, is_inside, is_regular, read_json
 from roboloop.track.curves import Curve, Traced, read_curves, shown_as
@@ -169,7 +169,7 @@ def read_settings(run: Path) -> Facts:
     """Return the config of a run by the names that flags have; a damaged one is a DataError."""
     path = _inside(run, "config.yaml")
     try:
-        data = read_file(path)
+        data = read_sealed(path)
     except ConfigError as error:
         raise DataError(str(error)) from None
     return flatten(json.loads(json.dumps(data, default=str)))  # YAML knows dates and sets

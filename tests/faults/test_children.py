@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -99,8 +100,9 @@ def helper_of(pid: int) -> int | None:
     """Return the update helper of a training process."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     for child in map(int, children):
-        if "shard_helper" in Path(f"/proc/{child}/cmdline").read_text():
-            return child
+        with contextlib.suppress(OSError):  # another child, which has just ended
+            if "shard_helper" in Path(f"/proc/{child}/cmdline").read_text():
+                return child
     return None
 
 

@@ -18,6 +18,7 @@ from roboloop.launch.job import Job
 from roboloop.launch.watch import look
 from roboloop.run import checkpoint
 from roboloop.track.read import boot_id, read_jsonl, read_run
+from tests.launch.kit import Sweep, wait_until
 from tests.run.helpers import train
 
 DAY_S = 86400.0
@@ -80,6 +81,21 @@ def test_stop_of_a_copy_of_a_live_run_leaves_the_original_alone(live, how, capsy
     time.sleep(0.2)
     assert process.poll() is None
     assert read_run(path).state == "running"
+
+
+@pytest.mark.parametrize("how", ["copy", "hard links"])
+def test_stop_of_a_copy_of_a_live_sweep_leaves_its_launcher_alone(tmp_path, how):
+    sweep = Sweep(tmp_path, "0", {0: "waits"}, axis="0.9")
+    launcher = sweep.begin("--slots", 1)
+    wait_until(lambda: sweep.state(0.9, 0) == "running")
+    copy = tmp_path / "backup" / "s"
+    shutil.copytree(tmp_path / "runs" / "s", copy, copy_function=os.link if how == "hard links" else shutil.copy2)
+    said = sweep.verb("stop", copy)
+    assert "launcher" not in said
+    assert "does not run" in said
+    assert (launcher.poll(), sweep.state(0.9, 0)) == (None, "running")
+    assert "its launcher and all its runs save and end" in sweep.verb("stop", tmp_path / "runs" / "s")
+    launcher.communicate(timeout=60)
 
 
 def test_a_copied_launch_folder_names_nobody(live, capsys):

@@ -12,6 +12,7 @@ import pytest
 from roboloop.cli import main
 from roboloop.core.state import equal
 from roboloop.track.trackers.tensorboard import TensorBoard
+from tests.data.kit import fill
 from tests.faults.kill_and_resume import remains
 from tests.mirrored import points, tracked
 
@@ -139,6 +140,52 @@ def test_other_verbs_end_with_one_line_and_the_same_command_then_works(
     if code == 3:  # a fork that failed when it was a run already
         code = main(["train", "--resume", str(tmp_path / "out" / "fork" / "Pendulum-v1" / "0")])
     assert code == 0
+
+
+@pytest.fixture
+def unreadable(monkeypatch):
+    """Let the disk fail where files of a name are opened to read."""
+    names, real = [], os.open
+
+    def call(path, flags, *args, **kwargs):
+        if any(str(path).endswith(name) for name in names) and not flags & (os.O_WRONLY | os.O_RDWR | os.O_DIRECTORY):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        return real(path, flags, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", call)
+    return names
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "config.yaml", "manifest.json", "state.safetensors"])
+def test_a_disk_that_does_not_give_back_what_a_resume_needs_is_one_line_and_moves_no_checkpoint(
+    unreadable, run, capsys, name
+):
+    words = ["train", "--resume", str(run), "--steps", "120"]
+    before = sorted(path.name for path in (run / "checkpoints").iterdir())
+    unreadable.append(name)
+    capsys.readouterr()
+    assert main(words) == 5
+    assert name in one_line(capsys)
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == before
+    unreadable.clear()
+    assert main(words) == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("plot {run} --out {out}/curve.png", "metrics.jsonl"),
+        ("eval {run} --episodes 2 --seed 3", "config.yaml"),
+        ("dataset info {out}/data", "schema.json"),
+        ("dataset verify {out}/data", "index.log"),
+    ],
+)
+def test_a_disk_that_cannot_be_read_is_exit_code_5_for_who_only_looks(unreadable, run, tmp_path, capsys, words, name):
+    fill(tmp_path / "data", range(2))
+    unreadable.append(name)
+    capsys.readouterr()
+    assert main(words.format(run=run, out=tmp_path).split()) == 5
+    assert "Input/output error" in one_line(capsys)
 
 
 def test_a_recorder_that_cannot_begin_for_the_disk_is_exit_code_5(tmp_path, capsys):

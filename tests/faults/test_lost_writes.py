@@ -57,6 +57,18 @@ def test_an_edited_config_is_refused_and_the_key_is_named_where_its_digest_was_t
     assert main(["eval", str(crashed), "--episodes", "1"]) == 2
 
 
+def test_an_edited_config_is_left_out_of_a_report_and_named(crashed, tiny, tmp_path, capsys):
+    train(tiny(experiment="sound"))
+    text = (crashed / "config.yaml").read_text()
+    (crashed / "config.yaml").write_text(text.replace("gamma: 0.99", "gamma: 0.98", 1))
+    out = tmp_path / "r.json"
+    words = ["report", str(crashed.parents[2]), "--out", str(tmp_path / "r.html"), "--save", str(out)]
+    assert main(words) == 0
+    said = "".join(capsys.readouterr())
+    assert "was changed after it was written" in said
+    assert [run["experiment"] for run in json.loads(out.read_text())["runs"]] == ["sound"]
+
+
 @pytest.mark.parametrize("odd", ["", "{}", "[]", "null", '{"state": "done"}', '{"state": "done", "step": "x"}', None])
 def test_a_run_goes_on_without_its_status(crashed, whole, odd):
     (crashed / "status.json").unlink()

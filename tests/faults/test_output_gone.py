@@ -93,6 +93,21 @@ def test_a_broken_pipe_that_is_not_our_output_is_no_success(monkeypatch):
         cli.main(["envs"])
 
 
+def test_a_childs_broken_pipe_is_no_success_though_nobody_reads_our_output_either():
+    script = (
+        "from roboloop import cli\n"
+        "def child_gone(args): raise BrokenPipeError\n"
+        "cli.VERBS['train'] = (child_gone, '')\n"
+        "raise SystemExit(cli.main())"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-c", script, "train"], stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert done.returncode == 1
+    assert b"BrokenPipeError" in done.stderr
+
+
 def test_the_signal_of_a_closed_terminal_is_ignored_by_work_alone():
     script = (
         "import signal; from roboloop import cli;"

@@ -108,6 +108,29 @@ def test_with_trust_or_when_it_is_typed_the_code_is_used(hostile, mark):
     assert mark.exists()
 
 
+@pytest.mark.parametrize("folder", ["stranger:Watch", "runs/stranger:Watch", "stranger:Watch/Pendulum-v1/0"])
+def test_the_name_of_a_folder_is_the_strangers_and_vouches_for_nothing(hostile, mark, tmp_path, monkeypatch, folder):
+    path = hostile(observers=["stranger:Watch"])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / folder).parent.mkdir(parents=True, exist_ok=True)
+    path.rename(tmp_path / folder)
+    typed = folder.removeprefix("runs/")
+    assert main(["train", "--resume", typed]) == 2
+    assert main(["train", f"--resume={typed}"]) == 2
+    assert main(["eval", typed, "--episodes", "1"]) == 2
+    assert not mark.exists()
+    assert main(["eval", typed, "--episodes", "1", "--trust"]) == 0
+
+
+def test_an_account_is_not_typed_by_the_name_of_a_folder(tmp_path, monkeypatch):
+    (tmp_path / "stranger").mkdir()
+    monkeypatch.chdir(tmp_path)
+    vouched.take(["train", "--resume", "stranger"])
+    assert "stranger" not in vouched
+    vouched.take(["train", "--resume", "stranger", "--wandb.entity", "stranger"])
+    assert "stranger" in vouched
+
+
 def test_the_command_that_began_a_run_goes_on_with_it_without_trust(tmp_path, mark, tiny_file):
     words = ["train", "--config", str(tiny_file), "--observers", "stranger:Watch", "--runs-dir", str(tmp_path / "r")]
     assert main(words) == 0

@@ -24,7 +24,7 @@ from tests.python.kit import small
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return rl.train(**small(tmp_path_factory.mktemp("use"), record={"keep": "all"}))
+    return rl.train(**small(tmp_path_factory.mktemp("use"), record={"keep": "all", "min_free_mb": 0}))
 
 
 def test_what_is_public_is_there_typed_and_imported_when_it_is_used():
