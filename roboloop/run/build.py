@@ -30,6 +30,7 @@ from roboloop.sample.serial import SerialSampler
 
 if TYPE_CHECKING:
     from roboloop.data.recorder import Recorder
+    from roboloop.run.background import BackgroundEvaluator
     from roboloop.sample.board import SharedBoard
     from roboloop.sample.links import Backend
 
@@ -218,6 +219,17 @@ def evaluator(cfg: Experiment, episodes: int, task: str = "") -> Evaluator:
         return aim(env) if aim else env
 
     return Evaluator(make_env, cfg.env.frame_stack, lanes)
+
+
+def background_evaluator(
+    cfg: Experiment, policy: PortablePolicy, note: Callable[[str], None]
+) -> BackgroundEvaluator | None:
+    """Make what evaluates beside training, where the config asks for it."""
+    if not cfg.eval.background:
+        return None
+    from roboloop.run.background import BackgroundEvaluator
+
+    return BackgroundEvaluator(cfg.env, eval_lanes(cfg.env, cfg.eval.episodes), policy, cfg.sample.hang_s, note)
 
 
 def eval_lanes(env: EnvConfig, episodes: int) -> int:
