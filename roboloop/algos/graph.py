@@ -5,16 +5,19 @@ from __future__ import annotations
 import logging
 import math
 import warnings
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from roboloop.algos.imitation.policy import ImitationModel, ImitationPolicy
+from roboloop.algos.learner.inputs import Rows
+from roboloop.algos.learner.learner import Seen
 from roboloop.algos.learner.policy import LearnerPolicy
 from roboloop.algos.policy import ActionScale, ActorPolicy, net_of
-from roboloop.algos.ppo.policy import PPOModel, PPOPolicy
 from roboloop.core.errors import ConfigError
+from roboloop.core.fields import MASK, parts_of
 from roboloop.core.state import spec_from_data
 from roboloop.core.types import EnvSpec, PortablePolicy, State
 from roboloop.nets import graph as draw
@@ -34,55 +37,70 @@ def onnx_model(policy: PortablePolicy) -> bytes:
     """Return the bytes of an ONNX file that acts as the policy does without exploring."""
     if isinstance(policy, LearnerPolicy):
         return _drawn_by_torch(policy)
-    if not isinstance(policy, ActorPolicy | PPOPolicy | ImitationPolicy):
+    if not isinstance(policy, ActorPolicy | ImitationPolicy):
         raise ConfigError(f"{type(policy).__name__} cannot be exported: only policies of SAC, PPO and BC can")
     graph, spec = Graph(), spec_from_data(policy.blueprint()["spec"])
-    if isinstance(policy, ActorPolicy):
-        unit, after = _actor(graph, policy, spec), None
-    elif isinstance(policy, PPOPolicy):
-        unit, after = _ppo(graph, policy, spec)
-    else:
-        unit, after = _imitation(graph, policy, spec), None
+    unit = _actor(graph, policy, spec) if isinstance(policy, ActorPolicy) else _imitation(graph, policy, spec)
     graph.output(draw.ACTION, _in_env_units(graph, ActionScale(spec), unit), spec.action_dim)
-    if after is not None:
-        graph.output(draw.MEMORY_AFTER, after, policy.memory_size)
     return graph.model(type(policy).__name__)
 
 
-class ExportedAct(nn.Module):
-    """A learner's ``act`` with all that stands around it: normaliser, units and bounds."""
+class ExportedPolicy(nn.Module):
+    """A learner's ``decide`` with all that stands around it: fields, normaliser, units and bounds."""
 
     def __init__(self, policy: LearnerPolicy) -> None:
         super().__init__()
         self.learner, scale = policy.learner, ActionScale(policy.learner.spec)
+        self.names = [*parts_of(self.learner.spec)]
         self.bounds = torch.from_numpy(scale.low), torch.from_numpy(scale.high)
         self.units = torch.from_numpy(scale.half), torch.from_numpy(scale.center)
         self.norm = torch.from_numpy(policy.norm.numbers).view(2, -1)
 
-    def forward(self, obs: Tensor) -> Tensor:
-        """Return actions in the environment's units."""
-        seen = obs.float().flatten(1)
-        if self.norm.shape[1]:
-            seen = ((seen - self.norm[0]) * self.norm[1]).clamp(-CLIP, CLIP)
+    def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
+        """Return actions in the environment's units and the memory, for fields of observations and the memory."""
+        obs, memory = dict(zip(self.names, given, strict=False)), given[-1]
         half, center = self.units
         low, high = self.bounds
-        return torch.minimum(torch.maximum(self.learner.act(seen, None) * half + center, low), high)
+        decided = self.learner.decide(self._seen(obs), memory, None)
+        action = torch.minimum(torch.maximum(decided.action * half + center, low), high)
+        return (action,) if decided.memory is None else (action, decided.memory)
+
+    def _seen(self, obs: Mapping[str, Tensor]) -> Seen:
+        """Return observations as the learner takes them; of a stack of masks the newest."""
+        fields, reads = self.learner.fields, self.learner.reads
+        some = next(iter(obs.values()))
+        vector = torch.cat([some.flatten(1)[:, :0].float(), *(obs[n].float().flatten(1) for n in fields.vectors)], 1)
+        if self.norm.shape[1]:
+            vector = ((vector - self.norm[0]) * self.norm[1]).clamp(-CLIP, CLIP)
+        if not fields.pictures and not fields.mask_dim:
+            return vector
+        seen = Rows(vector=vector)
+        for i, picture in enumerate(fields.pictures):
+            pixels = obs[picture.field].reshape(-1, *picture[1:])
+            setattr(seen, f"picture{i}", reads[i].blocks_of(pixels) if reads else pixels)
+        if fields.mask_dim:
+            seen.mask = obs[MASK].flatten(1)[:, -fields.mask_dim :] != 0
+        return seen
 
 
 def _drawn_by_torch(policy: LearnerPolicy) -> bytes:
     """Return the graph that torch's exporter draws."""
-    learner = policy.learner
-    if learner.spec.obs_dtype.names is not None:
-        raise ConfigError("a policy over named fields cannot be exported yet: only over plain observations")
-    shape = (2, *draw.lead(learner.frame_stack), *learner.spec.obs_shape)  # of one row it would make a constant
-    example = torch.from_numpy(np.zeros(shape, learner.spec.obs_dtype))
-    batch = torch.export.Dim(draw.BATCH)
+    learner, names, example = policy.learner, [], []
+    for name, about in parts_of(learner.spec).items():
+        shape = (2, *draw.lead(learner.frame_stack), *about.shape)  # of one row it would make a constant
+        names.append(name or draw.OBS)
+        example.append(torch.from_numpy(np.zeros(shape, about.dtype)))
+    if policy.memory_size:
+        names.append(draw.MEMORY)
+        example.append(torch.zeros(2, policy.memory_size))
+    batch = {0: torch.export.Dim(draw.BATCH)}
+    outputs = [draw.ACTION, draw.MEMORY_AFTER] if policy.memory_size else [draw.ACTION]
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of packages that it could also export
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
         program = torch.onnx.export(
-            ExportedAct(policy).eval(), (example,), dynamo=True, dynamic_shapes=({0: batch},), input_names=[draw.OBS],
-            output_names=[draw.ACTION], verbose=False,
+            ExportedPolicy(policy).eval(), tuple(example), dynamo=True, dynamic_shapes=((batch,) * len(names),),
+            input_names=names, output_names=outputs, verbose=False,
         )  # fmt: skip
     assert program is not None
     model: bytes = program.model_proto.SerializeToString()
@@ -114,14 +132,6 @@ def _seeing(graph: Graph, policy: ActorPolicy, sight: VisionEncoder, net: TrunkS
     if seen.vector is not None:
         parts.append(draw.scaled(graph, seen.vector, policy.norm.numbers.reshape(2, -1)))
     return draw.mlp(graph, net.head, under("head", weights), graph.beside(parts))
-
-
-def _ppo(graph: Graph, policy: PPOPolicy, spec: EnvSpec) -> tuple[Value, Value | None]:
-    model, state = PPOModel.from_data(policy.blueprint()), policy.state()
-    seen = draw.observation(graph, spec, model.fields)
-    vector, features = _encoded(graph, seen, model.net.convs, state)
-    outputs, after = draw.actor(graph, model.net, state["net"], vector, features)
-    return draw.chosen(graph, _choices(spec), outputs, seen.mask, squash=False), after
 
 
 def _imitation(graph: Graph, policy: ImitationPolicy, spec: EnvSpec) -> Value:

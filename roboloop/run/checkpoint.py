@@ -37,7 +37,7 @@ from roboloop.track.metrics import LogMark
 
 FORMAT, OLDEST = 3, 2
 """Of run directories: raised where names of config keys or metrics, or what algorithms save, change; all from OLDEST
-on are read where they fit. 3: options of a suite are its own section, trackers are named, SAC is a learner."""
+on are read where they fit. 3: options of a suite are its own section, trackers are named, algorithms are learners."""
 _TENSORS, _MANIFEST = "state.safetensors", "manifest.json"
 _NAME = re.compile(r"step-(\d{12,18})")
 _MOST_MANIFEST_BYTES = 256 << 20
