@@ -10,11 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from roboloop.algos.imitation.policy import ImitationModel, ImitationPolicy
+from roboloop.algos.imitation.transformer import TransformerPolicy
+from roboloop.algos.learner.inputs import ObsInputs, Rows
 from roboloop.algos.learner.policy import LearnerPolicy
 from roboloop.algos.policy import ActionScale, ActorPolicy, net_of
 from roboloop.algos.ppo.policy import PPOModel, PPOPolicy
 from roboloop.core.errors import ConfigError
+from roboloop.core.fields import MASK, parts_of
 from roboloop.core.state import spec_from_data
 from roboloop.core.types import EnvSpec, PortablePolicy, State
 from roboloop.nets import graph as draw
@@ -23,7 +25,7 @@ from roboloop.nets.flat import under
 from roboloop.nets.graph import Graph, GraphInputs, Value
 from roboloop.nets.mlp import MLPSpec
 from roboloop.nets.normalize import CLIP
-from roboloop.nets.stepwise import StepwiseSpec
+from roboloop.nets.transformer import GATHERED
 from roboloop.nets.trunk import TrunkSpec
 from roboloop.nets.vision import VisionEncoder, conv_name, pixel_norm
 
@@ -34,15 +36,13 @@ def onnx_model(policy: PortablePolicy) -> bytes:
     """Return the bytes of an ONNX file that acts as the policy does without exploring."""
     if isinstance(policy, LearnerPolicy):
         return _drawn_by_torch(policy)
-    if not isinstance(policy, ActorPolicy | PPOPolicy | ImitationPolicy):
+    if not isinstance(policy, ActorPolicy | PPOPolicy):
         raise ConfigError(f"{type(policy).__name__} cannot be exported: only policies of SAC, PPO and BC can")
     graph, spec = Graph(), spec_from_data(policy.blueprint()["spec"])
     if isinstance(policy, ActorPolicy):
         unit, after = _actor(graph, policy, spec), None
-    elif isinstance(policy, PPOPolicy):
-        unit, after = _ppo(graph, policy, spec)
     else:
-        unit, after = _imitation(graph, policy, spec), None
+        unit, after = _ppo(graph, policy, spec)
     graph.output(draw.ACTION, _in_env_units(graph, ActionScale(spec), unit), spec.action_dim)
     if after is not None:
         graph.output(draw.MEMORY_AFTER, after, policy.memory_size)
@@ -50,7 +50,7 @@ def onnx_model(policy: PortablePolicy) -> bytes:
 
 
 class ExportedAct(nn.Module):
-    """A learner's ``act`` with all that stands around it: normaliser, units and bounds."""
+    """A learner's ``decide`` with all that stands around it: normaliser, blocks of pictures, units and bounds."""
 
     def __init__(self, policy: LearnerPolicy) -> None:
         super().__init__()
@@ -58,31 +58,63 @@ class ExportedAct(nn.Module):
         self.bounds = torch.from_numpy(scale.low), torch.from_numpy(scale.high)
         self.units = torch.from_numpy(scale.half), torch.from_numpy(scale.center)
         self.norm = torch.from_numpy(policy.norm.numbers).view(2, -1)
+        fields = parts_of(self.learner.spec)
+        lead = draw.lead(self.learner.frame_stack)
+        self.inputs = {name or draw.OBS: ((*lead, *about.shape), about.dtype) for name, about in fields.items()}
+        if policy.memory_size:
+            self.inputs[draw.MEMORY] = ((policy.memory_size,), np.dtype(np.float32))
+        self.is_told = isinstance(policy, TransformerPolicy)
+        if self.is_told:
+            self.inputs[draw.REWARD_SO_FAR] = ((), np.dtype(np.float32))
 
-    def forward(self, obs: Tensor) -> Tensor:
-        """Return actions in the environment's units."""
-        seen = obs.float().flatten(1)
-        if self.norm.shape[1]:
-            seen = ((seen - self.norm[0]) * self.norm[1]).clamp(-CLIP, CLIP)
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """Return actions in the environment's units, and the memory after them where there is any."""
+        given = dict(zip(self.inputs, inputs, strict=True))
+        memory = given.get(draw.MEMORY, nothing_of(inputs[0]))
+        if self.is_told:
+            so_far = given[draw.REWARD_SO_FAR].unsqueeze(1)
+            memory = torch.cat((memory[:, :GATHERED], so_far, memory[:, GATHERED + 1 :]), 1)
+        decided = self.learner.decide(self._seen(given), memory.clone(), None)
         half, center = self.units
         low, high = self.bounds
-        return torch.minimum(torch.maximum(self.learner.act(seen, None) * half + center, low), high)
+        action = torch.minimum(torch.maximum(decided.action * half + center, low), high)
+        return (action,) if decided.memory is None else (action, decided.memory)
+
+    def _seen(self, given: dict[str, Tensor]) -> Tensor | Rows:
+        """Return observations as the learner sees them."""
+        fields, reads = self.learner.fields, self.learner.reads
+        columns = [given[name or draw.OBS].float().flatten(1) for name in fields.vectors]
+        vector = torch.cat(columns, 1) if columns else nothing_of(next(iter(given.values())))
+        if self.norm.shape[1]:
+            vector = ((vector - self.norm[0]) * self.norm[1]).clamp(-CLIP, CLIP)
+        if not ObsInputs(fields, reads).is_record:
+            return vector
+        seen = Rows(vector=vector)
+        for i, picture in enumerate(fields.pictures):
+            pixels = given[picture.field or draw.OBS].reshape(-1, *picture[1:])
+            setattr(seen, f"picture{i}", reads[i].blocks_of(pixels) if reads else pixels)
+        if fields.mask_dim:  # the newest frame comes last
+            seen.mask = given[MASK].flatten(1)[:, -fields.mask_dim :] != 0
+        return seen
+
+
+def nothing_of(rows: Tensor) -> Tensor:
+    """Return as many rows of no numbers: ``len`` would make the number of rows a constant."""
+    return rows.flatten(1)[:, :0].float()
 
 
 def _drawn_by_torch(policy: LearnerPolicy) -> bytes:
     """Return the graph that torch's exporter draws."""
-    learner = policy.learner
-    if learner.spec.obs_dtype.names is not None:
-        raise ConfigError("a policy over named fields cannot be exported yet: only over plain observations")
-    shape = (2, *draw.lead(learner.frame_stack), *learner.spec.obs_shape)  # of one row it would make a constant
-    example = torch.from_numpy(np.zeros(shape, learner.spec.obs_dtype))
+    act = ExportedAct(policy).eval()
+    # examples of one row would make it a constant
+    examples = tuple(torch.from_numpy(np.zeros((2, *shape), dtype)) for shape, dtype in act.inputs.values())
     batch = torch.export.Dim(draw.BATCH)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of packages that it could also export
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         program = torch.onnx.export(
-            ExportedAct(policy).eval(), (example,), dynamo=True, dynamic_shapes=({0: batch},), input_names=[draw.OBS],
-            output_names=[draw.ACTION], verbose=False,
+            act, examples, dynamo=True, dynamic_shapes=(tuple({0: batch} for _ in examples),), verbose=False,
+            input_names=[*act.inputs], output_names=[draw.ACTION, *[draw.MEMORY_AFTER] * bool(policy.memory_size)],
         )  # fmt: skip
     assert program is not None
     model: bytes = program.model_proto.SerializeToString()
@@ -122,21 +154,6 @@ def _ppo(graph: Graph, policy: PPOPolicy, spec: EnvSpec) -> tuple[Value, Value |
     vector, features = _encoded(graph, seen, model.net.convs, state)
     outputs, after = draw.actor(graph, model.net, state["net"], vector, features)
     return draw.chosen(graph, _choices(spec), outputs, seen.mask, squash=False), after
-
-
-def _imitation(graph: Graph, policy: ImitationPolicy, spec: EnvSpec) -> Value:
-    model, state = ImitationModel.from_data(policy.blueprint()), policy.state()
-    if not isinstance(model.net, StepwiseSpec):
-        raise ConfigError(
-            "a Decision Transformer cannot be exported: it acts on past steps and on rewards, not on one observation"
-        )
-    if model.num_tasks > 1:
-        raise ConfigError(HEADS)
-    seen = draw.observation(graph, spec, model.fields)
-    vector, features = _encoded(graph, seen, model.state.convs, state)
-    states = graph.beside(features if vector is None else [*features, vector])
-    outputs = draw.mlp(graph, model.net.mlp, model.of_net(state["net"]), states)
-    return draw.chosen(graph, _choices(spec), outputs, seen.mask, squash=True)
 
 
 def _encoded(

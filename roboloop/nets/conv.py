@@ -1,4 +1,4 @@
-"""Convolutions over uint8 pictures, in parts that stay in the cache, with hand-written backward passes.
+"""Convolutions over uint8 pictures.
 
 Where the first stride divides the first window, pictures are kept as blocks of stride x stride pixels: the first layer
 is then a small dense convolution over many channels instead of a strided one over three, and the blocks are put
@@ -15,14 +15,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array
+from roboloop.nets import modules
 from roboloop.nets.flat import Views, under
 from roboloop.nets.layers import ACTIVATIONS, Linear, Scratch, as_in_out, weight_shape
 from roboloop.nets.mlp import Shapes
-from roboloop.nets.orthogonal import HIDDEN_GAINS, fill_orthogonal
+from roboloop.nets.orthogonal import HIDDEN_GAINS, fill_orthogonal, orthogonal
 
 PART_ROWS = 16
 """Pictures per part: fewer leave oneDNN without work, more do not fit into the cache."""
@@ -139,11 +140,59 @@ class ConvSpec:
             source, target = source.transpose(0, 2, 4, 1, 3, 5), out
         np.copyto(target.reshape(source.shape), source)
 
+    def blocks_of(self, pixels: Tensor) -> Tensor:
+        """Return pictures ``[N, channels, height, width]`` as blocks, by kernels that an exporter knows."""
+        planes, side, first = self.picture[0], self.block, self.layers()[0]
+        height, width = first.height_in, first.width_in
+        blocks = pixels[:, :, : height * side, : width * side].reshape(-1, planes, height, side, width, side)
+        return blocks.permute(0, 2, 4, 1, 3, 5).reshape(-1, self.block_bytes)
+
 
 def conv_from_data(data: Mapping[str, Any]) -> ConvSpec:
     """Return the spec whose fields came as plain data."""
     fields: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in data.items()}
     return ConvSpec(**fields)
+
+
+class ConvNet(nn.Module):
+    """Pictures as blocks ``[N, block_bytes]`` of uint8 to features, or to what the last convolution says.
+
+    Weights lie as ``[out, kernel, kernel, in]`` of blocks. ``pixel_norm [2, channels]``, shift and scale of the pixels
+    of each channel, is folded into the first layer's weights, so that no pass over the pixels is spent on it.
+    """
+
+    pixel_norm: Tensor
+
+    def __init__(self, spec: ConvSpec, shift: float = 0.0, scale: float = 1 / 255) -> None:
+        super().__init__()
+        self.spec, self._layers = spec, spec.layers()
+        gain = HIDDEN_GAINS[spec.activation]
+        sizes = [(s.channels, s.kernel, s.kernel, s.channels_in) for s in self._layers]
+        self.weights = nn.ParameterList(orthogonal(torch.empty(size), gain) for size in sizes)
+        self.biases = nn.ParameterList(torch.zeros(s.channels) for s in self._layers)
+        self.full = nn.Linear(self._layers[-1].size, spec.features) if spec.features else None
+        if self.full is not None:
+            orthogonal(self.full, gain)
+        self.activation = modules.ACTIVATIONS[spec.activation]()
+        self.register_buffer("pixel_norm", torch.tensor([[shift], [scale]]).repeat(1, spec.picture[0]))
+
+    @property
+    def num_features(self) -> int:
+        """Numbers per picture in the result."""
+        return self.spec.features or self._layers[-1].size
+
+    def forward(self, blocks: Tensor) -> Tensor:
+        """Return ``[N, num_features]``."""
+        first = self._layers[0]
+        shift, scale = self.pixel_norm.repeat_interleave(self.spec.block**2, dim=1)
+        folded = self.weights[0] * scale
+        weights = [folded, *self.weights[1:]]
+        biases = [self.biases[0] - (folded * shift).sum((1, 2, 3)), *self.biases[1:]]
+        x = _nchw(blocks.view(-1, first.height_in, first.width_in, first.channels_in)).float()
+        for shape, weight, bias in zip(self._layers, weights, biases, strict=True):
+            x = self.activation(torch.conv2d(x, _nchw(weight), bias, shape.stride))
+        x = x.permute(0, 2, 3, 1).flatten(1)
+        return x if self.full is None else self.activation(self.full(x))
 
 
 class Convolutions:

@@ -27,6 +27,7 @@ from roboloop.nets.observations import Fields
 OPSET, IR_VERSION = 17, 8
 """The oldest that have LayerNormalization, so that older runtimes can read them too."""
 BATCH, OBS, MEMORY, MEMORY_AFTER, ACTION = "batch", "obs", "memory", "memory_after", "action"
+REWARD_SO_FAR = "reward_so_far"
 _ACTIVATIONS = {"relu": "Relu", "tanh": "Tanh", "elu": "Elu"}
 
 Value: TypeAlias = str

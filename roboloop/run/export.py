@@ -169,7 +169,8 @@ class OnnxPolicy:
     def __init__(self, model: bytes) -> None:
         import onnxruntime
 
-        from roboloop.nets.graph import MEMORY
+        from roboloop.nets.graph import MEMORY, REWARD_SO_FAR
+        from roboloop.nets.transformer import GATHERED
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -178,6 +179,8 @@ class OnnxPolicy:
         self._memory = MEMORY
         memory = self._inputs.pop(MEMORY, None)
         self.memory_size: int = 0 if memory is None else memory.shape[1]
+        told = self._inputs.pop(REWARD_SO_FAR, None)
+        self._told = None if told is None else (REWARD_SO_FAR, GATHERED)
 
     def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
         """Return the likeliest actions, also where it should explore."""
@@ -185,8 +188,19 @@ class OnnxPolicy:
         feed = {name: np.ascontiguousarray(obs[name] if is_record else obs) for name in self._inputs}
         if self.memory_size:
             feed[self._memory] = memory
+        if self._told is not None:
+            name, column = self._told
+            feed[name] = memory[:, column]
         action, *after = self._session.run(None, feed)
         return Decision(action, after[0] if after else memory)
+
+    def observe_reward(self, memory: Array, reward: Array) -> Array:
+        """Return the memory with more reward gathered, where the graph wants to know of it."""
+        if self._told is None:
+            return memory
+        after = memory.copy()
+        after[:, self._told[1]] += reward
+        return after
 
     def fields(self) -> list[dict[str, Any]]:
         """Return name, shape and type of each field of an observation."""

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from roboloop.core.errors import ConfigError
 from roboloop.nets import conv
-from roboloop.nets.conv import ConvEncoder, ConvSpec
+from roboloop.nets.conv import ConvEncoder, ConvNet, ConvSpec
 from roboloop.nets.flat import Layout, Views
 from roboloop.nets.layers import as_in_out
 
@@ -74,6 +74,31 @@ def test_encoder_equals_autograd_in_features_and_gradients(
         torch.testing.assert_close(
             grads[name], leaf.grad, atol=2e-4, rtol=1e-3, msg=lambda m, name=name: f"{name}: {m}"
         )
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_blocks_give_what_plain_convolutions_over_normalised_pixels_give(spec: ConvSpec) -> None:
+    net = ConvNet(spec)
+    for bias in net.biases:
+        bias.data.normal_()
+    net.pixel_norm.copy_(
+        torch.stack((torch.full((spec.picture[0],), 90.0), torch.linspace(0.01, 0.02, spec.picture[0])))
+    )
+    pixels = torch.from_numpy(np.random.default_rng(1).integers(0, 256, (5, *spec.picture), dtype=np.uint8))
+    blocks = np.empty((5, spec.block_bytes), np.uint8)
+    spec.to_blocks(pixels.numpy(), blocks)
+    assert torch.equal(spec.blocks_of(pixels), torch.from_numpy(blocks))
+    found, dy = net(torch.from_numpy(blocks)), torch.randn(5, spec.features)
+    torch.autograd.backward(found, dy)
+    leaves = {f"conv{i}.weight": w.detach().clone().requires_grad_() for i, w in enumerate(net.weights)}
+    leaves |= {f"conv{i}.bias": b.detach().clone().requires_grad_() for i, b in enumerate(net.biases)}
+    full = {"full.weight": net.full.weight.detach().t(), "full.bias": net.full.bias.detach()}
+    wanted = by_autograd(spec, leaves | full, pixels.float(), net.pixel_norm)
+    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+    torch.autograd.backward(wanted, dy)
+    for i, (weight, bias) in enumerate(zip(net.weights, net.biases, strict=True)):
+        torch.testing.assert_close(weight.grad, leaves[f"conv{i}.weight"].grad, atol=2e-4, rtol=1e-3)
+        torch.testing.assert_close(bias.grad, leaves[f"conv{i}.bias"].grad, atol=2e-4, rtol=1e-3)
 
 
 def test_blocks_are_read_from_fields_of_records() -> None:

@@ -23,12 +23,12 @@ from roboloop.algos.ppo.ppo import PPO  # noqa: E402
 from roboloop.algos.sac.config import SACConfig  # noqa: E402
 from roboloop.algos.sac.sac import make_sac  # noqa: E402
 from roboloop.core.errors import ConfigError  # noqa: E402
-from roboloop.core.types import Array, EnvSpec, PortablePolicy  # noqa: E402
+from roboloop.core.types import Array, EnvSpec, PortablePolicy, RewardAware  # noqa: E402
 from roboloop.run.export import PARITY_LIMIT, OnnxPolicy  # noqa: E402
 from roboloop.run.rundir import RunDir  # noqa: E402
 from tests.algos import test_multitask_sac as multitask_sac  # noqa: E402
 from tests.algos import test_pixel_sac as pixel_sac  # noqa: E402
-from tests.algos.test_bc_heads import AUXILIARY  # noqa: E402
+from tests.algos.test_bc_heads import AUXILIARY, SET  # noqa: E402
 from tests.algos.test_bc_heads import make as make_heads  # noqa: E402
 from tests.algos.test_imitation import SMALL_BC, SMALL_DT, batches, make, random_obs  # noqa: E402
 from tests.algos.test_policy import SMALL  # noqa: E402
@@ -65,7 +65,7 @@ def varied_obs(spec: EnvSpec, lead: tuple[int, ...], rng: np.random.Generator) -
     return obs
 
 
-def assert_exported_acts_alike(policy: PortablePolicy, spec: EnvSpec, frames: int = 1) -> None:
+def assert_exported_acts_alike(policy: PortablePolicy, spec: EnvSpec, frames: int = 1, steps: int = 6) -> None:
     """Compare ours and the exported one over some steps, alone and side by side, each with its own memory."""
     model = graph.onnx_model(policy)
     onnx.checker.check_model(onnx.load_model_from_string(model), full_check=True)
@@ -74,10 +74,13 @@ def assert_exported_acts_alike(policy: PortablePolicy, spec: EnvSpec, frames: in
     seen = set()
     for rows in (1, 5):
         ours = theirs = np.zeros((rows, policy.memory_size), np.float32)
-        for _ in range(6):
+        for _ in range(steps):
             obs = varied_obs(spec, (rows, *([frames] if frames > 1 else [])), rng)
             a, b = policy.act(obs, ours, False, rng), exported.act(obs, theirs, False, rng)
             ours, theirs = a.memory, b.memory
+            if isinstance(policy, RewardAware):
+                reward = rng.normal(size=rows).astype(np.float32)
+                ours, theirs = policy.observe_reward(ours, reward), exported.observe_reward(theirs, reward)
             assert b.action.dtype == np.float32
             np.testing.assert_allclose(b.action, in_bounds(a.action, spec), rtol=1e-5, atol=1e-5)
             np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5)
@@ -143,6 +146,18 @@ def test_behaviour_cloning(spec):
     assert_exported_acts_alike(shaken(learner.policy), spec)
 
 
+@pytest.mark.parametrize("spec", [AUXILIARY, SET], ids=["auxiliary", "set"])
+def test_behaviour_cloning_with_a_head_for_each_task(spec):
+    assert_exported_acts_alike(shaken(make_heads(spec).policy), spec)
+
+
+@pytest.mark.parametrize(("spec", "heads"), [(SPEC, 2), (Anything.spec, 1)], ids=["vector", "anything"])
+def test_a_decision_transformer_with_its_cache(spec, heads):
+    """For longer than its context of 5 steps: then the oldest are overwritten."""
+    policy = make(dataclasses.replace(SMALL_DT, heads=heads), spec).policy
+    assert_exported_acts_alike(shaken(policy), spec, steps=14)
+
+
 def test_one_network_for_several_tasks_and_none_with_heads_or_modules():
     plain = MultiTaskSAC(multitask_sac.NETS["plain"], multitask_sac.SPEC, 1, seed=0)
     plain.update(next(multitask_sac.batches()))
@@ -153,12 +168,8 @@ def test_one_network_for_several_tasks_and_none_with_heads_or_modules():
 
 
 def test_what_cannot_be_exported_is_named():
-    with pytest.raises(ConfigError, match="Decision Transformer"):
-        graph.onnx_model(make(SMALL_DT).policy)
     with pytest.raises(ConfigError, match="UniformPolicy"):
         graph.onnx_model(UniformPolicy(SPEC))
-    with pytest.raises(ConfigError, match="a policy with heads or soft modules cannot be exported"):
-        graph.onnx_model(make_heads(AUXILIARY).policy)
 
 
 @pytest.fixture
