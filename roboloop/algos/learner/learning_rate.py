@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from roboloop.algos.ppo.config import PPOConfig
 from roboloop.core.types import State
+
+if TYPE_CHECKING:
+    from roboloop.algos.ppo.config import PPOConfig
 
 KL_FACTOR = 1.5
 """Factor of one change: a step size that is wrong by ten is right after six updates."""
