@@ -111,7 +111,7 @@ def _drawn_by_torch(policy: LearnerPolicy) -> bytes:
     batch = torch.export.Dim(draw.BATCH)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of packages that it could also export
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore")  # of torch's own ways
         program = torch.onnx.export(
             act, examples, dynamo=True, dynamic_shapes=(tuple({0: batch} for _ in examples),), verbose=False,
             input_names=[*act.inputs], output_names=[draw.ACTION, *[draw.MEMORY_AFTER] * bool(policy.memory_size)],

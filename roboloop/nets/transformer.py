@@ -33,7 +33,7 @@ NEW = (ACTION, RETURN, STATE)
 """Tokens of one step of acting: the action of the step before, known only now, then this step's return and state."""
 
 
-class Steps(NamedTuple):
+class WindowSteps(NamedTuple):
     """N windows of K steps, one step per row: row ``window * K + step``; all numbers are finite, also where padded."""
 
     return_to_go: Tensor  # [N * K, 1] scaled
@@ -147,7 +147,7 @@ class Transformer(nn.Module):
             shapes |= {f"mix{i}": (windows * queries, width), f"contract{i}": (windows * queries, width)}
         return shapes
 
-    def forward(self, steps: Steps, keeps: Keeps) -> Tensor:
+    def forward(self, steps: WindowSteps, keeps: Keeps) -> Tensor:
         """Return outputs ``[N * K, outputs]``, those of padded steps without meaning."""
         bias = self._bias(steps.valid)
         tokens = [layer(x) for layer, x in zip(self.embed, steps[:TOKENS], strict=True)]

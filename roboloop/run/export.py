@@ -141,7 +141,7 @@ def write_policy(run: RunDir, which: str, out: Path) -> dict[str, Any]:
         "file": {"name": out.name, "sha256": hashlib.sha256(model).hexdigest()},
         "observation": {"frame_stack": cfg.env.frame_stack, "fields": exported.fields()},
         "action": {"output": ACTION, "dtype": "float32", "columns": action_columns(env.spec)},
-        "memory": {"size": size, "input": MEMORY, "output": MEMORY_AFTER} if size else None,
+        "memory": {"size": size, "input": MEMORY, "output": MEMORY_AFTER, **exported.told} if size else None,
         "control_hz": env.spec.protocol.get("control_hz"),
         "policy": {
             "algo": cfg.algo.name, "run": str(run.path), "checkpoint_step": point.step, "version": policy.version,
@@ -193,6 +193,11 @@ class OnnxPolicy:
             feed[name] = memory[:, column]
         action, *after = self._session.run(None, feed)
         return Decision(action, after[0] if after else memory)
+
+    @property
+    def told(self) -> dict[str, str]:
+        """The input that says how much reward the episode has brought so far, where there is one."""
+        return {} if self._told is None else {"reward": self._told[0]}
 
     def observe_reward(self, memory: Array, reward: Array) -> Array:
         """Return the memory with more reward gathered, where the graph wants to know of it."""

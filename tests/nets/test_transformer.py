@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from roboloop.nets.dropout import LEVELS, draw_keeps
-from roboloop.nets.transformer import GATHERED, LAST_ACTION, STATE, TOKENS, Steps, Transformer
+from roboloop.nets.transformer import GATHERED, LAST_ACTION, STATE, TOKENS, Transformer, WindowSteps
 
 SIZES: dict[str, int] = {
     "state_dim": 5, "action_dim": 3, "outputs": 4, "steps": 6, "times": 9, "width": 12, "layers": 2, "heads": 1,
@@ -37,15 +37,15 @@ def make(**change: int) -> Transformer:
     return net
 
 
-def random_steps(lengths: list[int], steps: int = 6, state_dim: int = 5) -> Steps:
+def random_steps(lengths: list[int], steps: int = 6, state_dim: int = 5) -> WindowSteps:
     """Return windows of the given numbers of steps, padded on the left with what should not matter."""
     rows = len(lengths) * steps
     valid = torch.tensor([[k >= steps - length for k in range(steps)] for length in lengths]).flatten()
     t = torch.randint(0, SIZES["times"], (rows,), dtype=torch.int32)
-    return Steps(torch.randn(rows, 1), torch.randn(rows, state_dim), torch.randn(rows, 3), t, valid)
+    return WindowSteps(torch.randn(rows, 1), torch.randn(rows, state_dim), torch.randn(rows, 3), t, valid)
 
 
-def plainly(net: Transformer, heads: int, windows: Steps, steps: int = 6) -> Tensor:
+def plainly(net: Transformer, heads: int, windows: WindowSteps, steps: int = 6) -> Tensor:
     """Return what the network should compute, all tokens through all layers."""
     n = len(windows.t) // steps
     tokens = [layer(x) + net.time[windows.t.long()] for layer, x in zip(net.embed, windows[:3], strict=True)]
@@ -92,7 +92,7 @@ def test_padding_says_nothing_and_a_padded_window_is_a_shorter_one() -> None:
     assert torch.equal(net(other, {})[valid], outputs[valid])
     short, rows = Transformer(**(SIZES | {"steps": 4})), slice(2, 6)
     short.load_state_dict(net.state_dict())
-    torch.testing.assert_close(short(Steps(*(leaf[rows] for leaf in windows)), {}), outputs[rows])
+    torch.testing.assert_close(short(WindowSteps(*(leaf[rows] for leaf in windows)), {}), outputs[rows])
 
 
 def narrow(net: Transformer, **change: int) -> Transformer:
@@ -128,7 +128,7 @@ def test_one_block_sees_exactly_the_window_however_long_the_episode() -> None:
         actor.note_action(memory, action[k : k + 1].float())
         if k >= 5:
             rows, t = slice(k - 5, k + 1), torch.arange(k - 5, k + 1, dtype=torch.int32)
-            window = Steps(torch.zeros(6, 1), state[rows], action[rows], t, torch.ones(6, dtype=torch.bool))
+            window = WindowSteps(torch.zeros(6, 1), state[rows], action[rows], t, torch.ones(6, dtype=torch.bool))
             torch.testing.assert_close(outputs.double()[0], net(window, {})[-1], atol=1e-5, rtol=1e-5)
 
 

@@ -22,7 +22,7 @@ from roboloop.nets.targets import TargetHead
 from roboloop.nets.task_heads import GroupedLinear, with_heads
 
 
-class Net(nn.Module):
+class CloningNet(nn.Module):
     """Observations to outputs; with several tasks, layers that all share and then each task's own."""
 
     def __init__(self, states: StateEncoder, cfg: BCConfig, outputs: int, num_tasks: int) -> None:
@@ -64,7 +64,7 @@ class Cloning(Learner):
         """Make the network."""
         self.num_tasks = len(self.spec.tasks) if self.cfg.net == "heads" else 1
         self.head = TargetHead(self.spec.action_choices or (0,) * self.action_dim)
-        self.net = Net(StateEncoder(self.cfg, self.fields), self.cfg, self.head.width, self.num_tasks)
+        self.net = CloningNet(StateEncoder(self.cfg, self.fields), self.cfg, self.head.width, self.num_tasks)
         self.reads = self.net.states.reads
 
     def steps(self) -> tuple[Step, ...]:

@@ -20,12 +20,12 @@ from roboloop.algos.spec import Setup
 from roboloop.core.types import Array, EnvSpec, State
 from roboloop.nets.dropout import draw_keeps
 from roboloop.nets.targets import TargetHead
-from roboloop.nets.transformer import GATHERED, Steps, Transformer
+from roboloop.nets.transformer import GATHERED, Transformer, WindowSteps
 
 SEED_WORDS = 4
 
 
-class Net(nn.Module):
+class TransformerNet(nn.Module):
     """Observations to states, and the transformer that sees them."""
 
     def __init__(self, states: StateEncoder, transformer: Transformer) -> None:
@@ -48,7 +48,7 @@ class DecisionTransformer(Learner):
         self.head = TargetHead(self.spec.action_choices or (0,) * self.action_dim)
         states, width = StateEncoder(cfg, self.fields), self.head.width
         sizes = (states.width, width, width, cfg.context, times, cfg.width, cfg.layers, cfg.heads)
-        self.net = Net(states, Transformer(*sizes))
+        self.net = TransformerNet(states, Transformer(*sizes))
         self.reads, self.memory_size = states.reads, self.net.transformer.memory_size
         self.register_buffer("return_norm", torch.tensor([1.0, 0.0]))
 
@@ -73,7 +73,7 @@ class DecisionTransformer(Learner):
         """Return how far predicted actions are from those of the data, over valid steps."""
         to_go = batch.return_to_go.unsqueeze(1) / self.return_norm[0]
         encoded = self.head.encode(batch.action)
-        steps = Steps(to_go, self.net.states(batch.obs), encoded, batch.t, batch.weight > 0)
+        steps = WindowSteps(to_go, self.net.states(batch.obs), encoded, batch.t, batch.weight > 0)
         outputs = self.net.transformer(steps, vars(batch.keeps) if self.cfg.dropout else {})
         return self.head.loss(outputs, batch.action, batch.weight, mask_of(batch.obs))
 
