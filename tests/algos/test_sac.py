@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from roboloop.algos.learner.policy import LearnerPolicy
-from roboloop.algos.learner.replay_learner import ReplayLearner, phases_of
+from roboloop.algos.learner.replay_learner import ReplayLearner
 from roboloop.algos.learner.shards import stretch
+from roboloop.algos.learner.trainer import phases_of
 from roboloop.algos.policy import UniformPolicy
 from roboloop.algos.sac.config import SACConfig
 from roboloop.algos.sac.sac import SAC, make_sac
@@ -107,18 +108,18 @@ def test_update_of_two_shards_equals_the_unsharded_update_up_to_rounding() -> No
     for batch in [b for b, _ in zip(batches(16), range(3), strict=False)]:
         for sac in (whole, halves):
             sac._load_batch(batch)
-            sac._pool.run(["critic_loss/gradients"])
-    ours = halves._mem["critics/grad"].sum(0)
-    torch.testing.assert_close(ours, whole._mem["critics/grad"][0], atol=1e-5, rtol=1e-4)
+            sac.trainer.pool.run(["critic_loss/gradients"])
+    ours = halves.trainer.memory["critics/grad"].sum(0)
+    torch.testing.assert_close(ours, whole.trainer.memory["critics/grad"][0], atol=1e-5, rtol=1e-4)
 
 
 def test_the_losses_are_those_of_the_paper() -> None:
     cfg = dataclasses.replace(SMALL, shards=1, initial_alpha=0.3, target_entropy=-1.0, reward_scale=0.5)
     sac, batch = sac_of(cfg, SPEC, 1, seed=0), next(batches(16))
     learner = SAC(cfg, SPEC)
-    learner.load_state_dict({name: view.clone() for name, view in sac._views.items()})
+    learner.load_state_dict({name: view.clone() for name, view in sac.trainer.views.items()})
     said = sac.update(batch)
-    now, later = (torch.from_numpy(sac._given.arrays[f"noise/{n}"][0].copy()) for n in ("now", "next"))
+    now, later = (torch.from_numpy(sac.trainer.arrays[f"noise/{n}"][0].copy()) for n in ("now", "next"))
     obs, next_obs, reward, discount = (
         torch.from_numpy(x) for x in (batch.obs, batch.next_obs, batch.reward, batch.discount)
     )
@@ -134,7 +135,7 @@ def test_the_losses_are_those_of_the_paper() -> None:
     assert said["critic_loss"] == pytest.approx(0.5 * error.square().mean(0).sum().item(), rel=1e-4)
     moved = sac.policy.learner.actor  # the actor's loss is taken with critics that have moved, and before it moves
     assert not torch.equal(moved[0].weight, learner.actor[0].weight)
-    for name, view in sac._views.items():
+    for name, view in sac.trainer.views.items():
         if name.startswith("critics."):
             learner.get_parameter(name).data.copy_(view)
     action, log_prob = tanh_gaussian(learner.actor(obs), now)
@@ -144,21 +145,21 @@ def test_the_losses_are_those_of_the_paper() -> None:
     assert said["entropy"] == pytest.approx(entropy, abs=1e-4)
     # more entropy than wanted lowers the temperature; Adam's first step is the whole step size
     step = np.sign(-1.0 - entropy) * cfg.alpha_lr
-    assert sac._views["log_alpha"].item() == pytest.approx(np.log(0.3) + step, abs=1e-6)
+    assert sac.trainer.views["log_alpha"].item() == pytest.approx(np.log(0.3) + step, abs=1e-6)
 
 
 def test_the_actors_step_leaves_critics_untouched_and_the_critics_step_the_actor() -> None:
     sac, source = sac_of(SMALL, SPEC, 1, seed=0), batches(16)
     sac._load_batch(next(source))
     for name in ("critics", "actor", "log_alpha"):
-        sac._given.arrays[f"{name}/step"][0] = sac._given.arrays[f"{name}/lr"][0] = 1.0
-    critics, actor = (phases_of(step) for step in sac._steps)
+        sac.trainer.arrays[f"{name}/step"][0] = sac.trainer.arrays[f"{name}/lr"][0] = 1.0
+    critics, actor = (phases_of(step) for step in sac.trainer.steps)
     before = sac.state()
-    sac._pool.run(critics)
+    sac.trainer.pool.run(critics)
     middle = sac.state()
     assert_same_bits(before["policy"], middle["policy"])
     assert not torch.equal(before["modules"]["critics.0.0.weight"], middle["modules"]["critics.0.0.weight"])
-    sac._pool.run(actor)
+    sac.trainer.pool.run(actor)
     after = sac.state()
     changed = {name for name, value in after["modules"].items() if not torch.equal(value, middle["modules"][name])}
     assert changed == {"log_alpha"}
@@ -177,7 +178,7 @@ def test_a_long_gradient_is_shortened_as_a_whole() -> None:
     for sac in (limited, free):
         sac.update(next(batches(16)))
     for moment in ("critics/m", "actor/m"):  # after one step, a tenth of the gradient
-        ours, whole = limited._mem[moment], free._mem[moment]
+        ours, whole = limited.trainer.memory[moment], free.trainer.memory[moment]
         assert ours.norm().item() == pytest.approx(0.001, rel=1e-3)
         if moment == "critics/m":  # the actor's was computed with critics that had moved otherwise
             torch.testing.assert_close(ours, whole * (0.001 / whole.norm()), rtol=1e-3, atol=1e-8)
@@ -189,10 +190,10 @@ def test_linear_step_sizes_are_half_at_half_time_and_nothing_moves_at_the_end(ma
     moved = {}
     for progress in (0.0, 0.5, 1.0):
         sac = sac_of(cfg, SPEC, 1, seed=0)
-        before = sac._mem["critics"].clone()
+        before = sac.trainer.memory["critics"].clone()
         sac.progress = progress
         sac.update(next(batches(16)))
-        moved[progress] = sac._mem["critics"] - before
+        moved[progress] = sac.trainer.memory["critics"] - before
     torch.testing.assert_close(moved[0.5], 0.5 * moved[0.0], rtol=1e-3, atol=1e-7)
     assert moved[0.0].abs().max() > 1e-5
     assert not moved[1.0].any()

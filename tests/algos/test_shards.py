@@ -44,7 +44,7 @@ def sac() -> Iterator[Any]:
     """A SAC whose helper is ready."""
     algo = make_sac(CFG, SPEC, 1, seed=0)
     algo.update(next(batches(32)))
-    wait_until(algo._pool._all_ready, "helper start")
+    wait_until(algo.trainer.pool._all_ready, "helper start")
     yield algo
     algo.close()
 
@@ -62,7 +62,7 @@ def test_two_processes_give_the_bits_of_one(sac: Any) -> None:
 
 @needs_two_cores
 def test_an_idle_helper_sleeps_and_wakes(sac: Any) -> None:
-    pid = sac._pool.helper_pids[0]
+    pid = sac.trainer.pool.helper_pids[0]
 
     def cpu_ticks() -> int:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
@@ -78,7 +78,7 @@ def test_an_idle_helper_sleeps_and_wakes(sac: Any) -> None:
 @needs_two_cores
 @pytest.mark.parametrize("idle_s", [0.0, 0.1])
 def test_a_killed_helper_is_named_within_seconds_and_replaced(sac: Any, idle_s: float) -> None:
-    pid = sac._pool.helper_pids[0]
+    pid = sac.trainer.pool.helper_pids[0]
     time.sleep(idle_s)
     os.kill(pid, signal.SIGKILL)
     start_s = time.monotonic()
@@ -86,12 +86,12 @@ def test_a_killed_helper_is_named_within_seconds_and_replaced(sac: Any, idle_s: 
     assert time.monotonic() - start_s < 5.0
     (line,) = sac.messages()
     assert line.startswith(f"update helper 1 (pid {pid}) was killed by SIGKILL during 'critic_loss/gradients'")
-    assert sac._pool.helper_pids[0] != pid
+    assert sac.trainer.pool.helper_pids[0] != pid
 
 
 @needs_two_cores
 def test_close_ends_the_helper(sac: Any) -> None:
-    pid = sac._pool.helper_pids[0]
+    pid = sac.trainer.pool.helper_pids[0]
     sac.close()
     assert not is_running(pid)
 
@@ -103,8 +103,8 @@ from tests.algos.test_shards import CFG, SPEC, make_sac, batches, wait_until
 algo = make_sac(CFG, SPEC, 1, seed=0)
 source = batches(32)
 algo.update(next(source))
-wait_until(algo._pool._all_ready, "helper start")
-print(algo._pool.helper_pids[0], flush=True)
+wait_until(algo.trainer.pool._all_ready, "helper start")
+print(algo.trainer.pool.helper_pids[0], flush=True)
 while True:
     algo.update(next(source))
 """
@@ -120,9 +120,9 @@ while True:
 
 @needs_two_cores
 def test_a_helper_that_raises_sends_its_traceback(sac: Any) -> None:
-    sac._pool._post(200, sac._pool._helpers)  # a phase that does not exist
+    sac.trainer.pool._post(200, sac.trainer.pool._helpers)  # a phase that does not exist
     with pytest.raises(HelperDied, match=r"exit code 1.*\n(.*\n)*.*IndexError"):
-        sac._pool._wait(0, sac._pool._helpers[0], "no such phase")
+        sac.trainer.pool._wait(0, sac.trainer.pool._helpers[0], "no such phase")
 
 
 def test_processes_are_clipped_to_shards_and_cores() -> None:

@@ -42,13 +42,17 @@ class Learning:
 
     @property
     def pool(self) -> ShardPool:
-        found = getattr(self.algo, "_rl", self.algo)._pool
+        algo = getattr(self.algo, "_rl", self.algo)
+        found = algo.trainer.pool if hasattr(algo, "trainer") else algo._pool
         assert isinstance(found, ShardPool)
         return found
 
     @property
     def phases(self) -> tuple[str, ...]:
-        return getattr(getattr(self.algo, "_rl", self.algo), "_phases", self.pool._phases)
+        algo = getattr(self.algo, "_rl", self.algo)
+        if hasattr(algo, "trainer"):
+            return tuple(algo.trainer.phases(algo.trainer.steps))
+        return getattr(algo, "_phases", self.pool._phases)
 
     def update(self) -> Metrics:
         metrics: Metrics = self.algo.update(next(self.source), *self.more)

@@ -22,22 +22,24 @@ def updated(algo, first, last):
 
 def test_an_update_is_adams_on_the_mean_gradient_of_all_rows():
     algo = learner_of(normalize_obs=False)
-    before = {name: value.clone() for name, value in algo._views.items()}
+    before = {name: value.clone() for name, value in algo.trainer.views.items()}
     plain = Toy(ToyConfig(), SPEC)
     plain.load_state_dict({name: value.clone() for name, value in before.items()})
     adam = torch.optim.Adam(plain.actor.parameters(), lr=0.1)
     batch = batch_of(0)
     said = algo.update(batch)
-    blur = torch.from_numpy(algo._given.arrays["noise/blur"].reshape(ROWS, 3).copy())
+    blur = torch.from_numpy(algo.trainer.arrays["noise/blur"].reshape(ROWS, 3).copy())
     unit = torch.from_numpy(batch.action / np.float32([1.0, 2.0]))  # bounds of the second column are -2 and 2
     error = plain.actor(torch.from_numpy(batch.obs) + 0.1 * blur) - unit
     error.square().mean().backward()
     adam.step()
     for name, value in plain.actor.named_parameters():
-        moved = algo._views[f"actor.{name}"]
+        moved = algo.trainer.views[f"actor.{name}"]
         torch.testing.assert_close(moved, value.detach(), atol=1e-5, rtol=1e-5)
         slow = before[f"slow.{name}"]
-        torch.testing.assert_close(algo._views[f"slow.{name}"], slow + 0.25 * (moved - slow), atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(
+            algo.trainer.views[f"slow.{name}"], slow + 0.25 * (moved - slow), atol=1e-6, rtol=1e-6
+        )
     assert said == pytest.approx({"loss": error.square().mean().item(), "bias": error.mean().item()}, abs=1e-6)
 
 
@@ -83,7 +85,7 @@ def test_running_statistics_move_by_the_mean_of_what_the_shards_saw():
     halves = batch.obs[: ROWS // 2], batch.obs[ROWS // 2 :]
     mean = np.mean([half.mean(0) for half in halves], 0)
     var = np.mean([half.var(0) for half in halves], 0)
-    running = algo._views["actor.0.running"]
+    running = algo.trainer.views["actor.0.running"]
     np.testing.assert_allclose(running[0], 0.5 * mean, rtol=1e-5)
     np.testing.assert_allclose(running[1], 0.5 + 0.5 * var, rtol=1e-5)
 
@@ -95,9 +97,9 @@ def test_a_step_may_be_taken_at_each_third_update_only():
 
     algo, moved = learner_of(Seldom, processes=1), []
     for i in range(7):
-        before = algo._mem["actor"].clone()
+        before = algo.trainer.memory["actor"].clone()
         said = algo.update(batch_of(i))
-        moved.append(not torch.equal(before, algo._mem["actor"]))
+        moved.append(not torch.equal(before, algo.trainer.memory["actor"]))
         assert bool(said) == moved[-1]
     assert moved == [True, False, False, True, False, False, True]
 
@@ -200,5 +202,5 @@ def test_weights_that_two_modules_share_stay_shared():
             return (self.actor(batch.obs) - batch.action).square().mean(), {}
 
     algo = updated(learner_of(Shared), 0, 3)
-    assert "actor.1.weight" not in Weights(Shared(ToyConfig(), SPEC)).views(algo._mem)
+    assert "actor.1.weight" not in Weights(Shared(ToyConfig(), SPEC)).views(algo.trainer.memory)
     assert algo.policy.learner.actor[0].weight is algo.policy.learner.actor[1].weight

@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
+import numpy as np
 from torch import Tensor, nn
 
 from roboloop.algos.learner.adam import Adam
+from roboloop.algos.learner.inputs import Input, Rows
 from roboloop.algos.limits import above_zero
 from roboloop.core.errors import ConfigError
-from roboloop.core.types import EnvSpec
+from roboloop.core.types import Array, EnvSpec
+from roboloop.nets.conv import ConvSpec
 from roboloop.nets.observations import Fields
 
 Loss = tuple[Tensor, dict[str, Tensor]]
 """A number to make small, and what there is to log."""
-Rows = SimpleNamespace
-"""Tensors by name, one row per transition."""
+Seen = Any
+"""Observations: a tensor ``[N, D]``, or ``Rows`` of ``vector``, ``picture0``, ... and ``mask`` where there is more."""
 M = TypeVar("M", bound=nn.Module)
+
+
+class Decided(NamedTuple):
+    """What ``decide`` says of N observations."""
+
+    action: Tensor
+    """``[N, A]`` in [-1, 1]; choices as their number."""
+    memory: Tensor | None = None
+    """``[N, M]`` after this step."""
+    log_prob: Tensor | None = None
+    value: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -42,18 +55,27 @@ class Step:
 class Learner(nn.Module):
     """Base of algorithms: a subclass says ``build``, ``steps``, its losses, and ``act``.
 
-    A loss is a pure function of modules, batch and noise: it draws nothing and keeps nothing, so that the house may
-    run it on any shard, in any process.
+    A loss is a pure function of modules, batch and noise: it draws nothing and keeps nothing but what ``kept``
+    names, so that the house may run it on any shard, in any process.
     """
 
     acting: ClassVar[tuple[str, ...]] = ("actor",)
     """The modules that ``act`` uses: what samplers are sent."""
+    takes: ClassVar[frozenset[str]] = frozenset()
+    """What it can learn from beside vectors and continuous actions: ``pictures``, ``choices``, ``picks``."""
+    is_bounded: ClassVar[bool] = True
+    """Whether actions are clipped to the bounds of the environment."""
+    most_metrics: ClassVar[int] = 15
+    """Most numbers that a loss may return to be logged."""
+    memory_size: int = 0
+    """Numbers of memory in each environment."""
 
     def __init__(self, cfg: Any, spec: EnvSpec, frame_stack: int = 1) -> None:
         super().__init__()
         self.cfg, self.spec, self.frame_stack = cfg, spec, frame_stack
         self.fields = Fields.of(spec, frame_stack)
         self.obs_dim, self.action_dim = self.fields.vector_dim, spec.action_dim
+        self.reads: Sequence[ConvSpec] = ()  # whose blocks pictures come in; without, they come as pixels
         self.build()
 
     def build(self) -> None:
@@ -64,16 +86,35 @@ class Learner(nn.Module):
         """Return the gradient steps of an update, in order."""
         raise NotImplementedError
 
-    def act(self, obs: Tensor, noise: Tensor | None) -> Tensor:
+    def act(self, obs: Seen, noise: Tensor | None) -> Tensor:
         """Return actions ``[B, A]`` in [-1, 1] for observations ``[B, D]``.
 
-        ``noise`` is standard normal, ``[B, A]``; None asks for the best action.
+        ``noise`` is what ``draws`` returned; None asks for the best action.
         """
         raise NotImplementedError
+
+    def decide(self, obs: Seen, memory: Tensor, noise: Tensor | None) -> Decided:
+        """Return actions and what else a policy says; a learner without memory writes ``act`` instead."""
+        return Decided(self.act(obs, noise))
+
+    def draws(self, rng: np.random.Generator, rows: int) -> Array:
+        """Return the noise by which so many actions explore."""
+        return rng.standard_normal((rows, self.action_dim), dtype=np.float32)
 
     def noise(self) -> dict[str, tuple[int, ...]]:
         """Return name and shape, per row, of the standard normal numbers that losses are given."""
         return {}
+
+    def kept(self) -> dict[str, tuple[int, ...]]:
+        """Return name and shape, per row, of what a loss leaves in ``batch`` for later losses of the same update."""
+        return {}
+
+    def scratch(self) -> dict[str, Input]:
+        """Return arrays of ``batch`` that ``prepare`` fills."""
+        return {}
+
+    def prepare(self, batch: Rows) -> None:
+        """Compute from its inputs what a shard's losses need; unlike them it may branch on numbers and use numpy."""
 
 
 def target_of(module: M) -> M:

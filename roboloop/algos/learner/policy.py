@@ -1,16 +1,18 @@
-"""The policy of a learner: its ``act`` over modules that a trainer may go on changing."""
+"""The policy of a learner: its ``decide`` over modules that a trainer may go on changing."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from roboloop.algos.learner.inputs import Arrays, Input, ObsInputs, rows_of
 from roboloop.algos.learner.kernels import CannotReplay
-from roboloop.algos.learner.learner import Learner
+from roboloop.algos.learner.learner import Decided, Learner
 from roboloop.algos.learner.tape import Tape
 from roboloop.algos.learner.work import lay, learner_data, learner_from_data, own_memory, persistent_buffers
 from roboloop.algos.policy import ActionScale
@@ -26,12 +28,11 @@ RECORD_AT = 8
 
 
 class LearnerPolicy:
-    """Maps observations to actions by a learner's ``act``."""
-
-    memory_size = 0
+    """Maps observations to actions by a learner's ``decide``."""
 
     def __init__(self, learner: Learner, norm: Normalizer, live: Views | None = None) -> None:
         self.learner, self.norm, self.version = learner.eval(), norm, 0
+        self.memory_size = learner.memory_size
         for name in [*dict(learner.named_children()), *dict(learner.named_parameters(recurse=False))]:
             if name not in learner.acting:
                 delattr(learner, name)
@@ -49,15 +50,25 @@ class LearnerPolicy:
         return frozenset(self._views)
 
     def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
-        """Return actions ``[B, A]`` in the environment's units."""
+        """Return actions ``[B, A]`` in the environment's units, and what else the learner says of them."""
         rows = len(obs)
-        seen = self.norm(self.learner.fields.vector(obs, rows))
-        noise = rng.standard_normal((rows, self.learner.action_dim), dtype=np.float32) if explore else None
+        noise = self.learner.draws(rng, rows) if explore else None
         if (rows, explore) not in self._acts:
             if len(self._acts) == MOST_ACTS:
                 self._acts.clear()
-            self._acts[rows, explore] = Act(self.learner, seen, noise, self._device)
-        return Decision(self._scale.to_env(self._acts[rows, explore](seen, noise)), memory)
+            self._acts[rows, explore] = Act(self.learner, rows, noise, self._device)
+        act = self._acts[rows, explore]
+        act.obs.write(obs, rows, act.arrays, "obs", self.norm)
+        if noise is not None:
+            np.copyto(act.arrays["noise"], noise)
+        if self.memory_size:
+            np.copyto(act.arrays["memory"], memory)
+        said = act()
+        action = said["action"]
+        in_env = self._scale.to_env(action) if self.learner.is_bounded else self._scale.to_env_unbounded(action).copy()
+        memory = said["memory"].copy() if self.memory_size else memory
+        log_prob, value = (said[name].copy() if name in said else None for name in ("log_prob", "value"))
+        return Decision(in_env, memory, log_prob, value)
 
     def snapshot(self) -> LearnerPolicy:
         """Return a policy that no later update changes."""
@@ -112,29 +123,38 @@ class LearnerPolicy:
 
 
 class Act:
-    """A learner's ``act`` for one number of rows: on the CPU its kernels, run again."""
+    """A learner's ``decide`` for one number of rows: on the CPU its kernels, run again."""
 
-    def __init__(self, learner: Learner, obs: Array, noise: Array | None, device: torch.device) -> None:
+    def __init__(self, learner: Learner, rows: int, noise: Array | None, device: torch.device) -> None:
+        self.obs = ObsInputs(learner.fields, learner.reads)
+        inputs = {f"obs{end}": each for end, each in self.obs.arrays(rows).items()}
+        inputs["memory"] = Input((rows, learner.memory_size))
+        if noise is not None:
+            inputs["noise"] = Input(noise.shape)
+        arrays = Arrays(inputs)
+        self._host = arrays.views(torch.zeros(arrays.size))
+        self.arrays = {name: tensor.numpy() for name, tensor in self._host.items()}
         self._learner, self._device = learner, device
-        self._obs = torch.zeros(obs.shape)
-        self._noise = None if noise is None else torch.zeros(noise.shape)
-        self._action = torch.zeros(len(obs), learner.action_dim)
+        self._said: dict[str, Tensor] = {}
+        self._out: dict[str, Array] = {}
         self._run, self._calls = self._eager, 0
 
-    def __call__(self, obs: Array, noise: Array | None) -> Array:
-        """Return actions in [-1, 1]; they are overwritten by the next call."""
-        self._obs.copy_(torch.from_numpy(obs))
-        if self._noise is not None:
-            self._noise.copy_(torch.from_numpy(noise))
+    def __call__(self) -> Mapping[str, Array]:
+        """Return what was decided by its name in ``Decided``; the next call overwrites it."""
         self._calls += 1
         if self._calls == RECORD_AT and self._device.type == "cpu":
             with contextlib.suppress(CannotReplay):
                 self._run = Tape(self._eager).run
         self._run()
-        action: Array = self._action.numpy()
-        return action
+        return self._out
 
     @torch.no_grad()
     def _eager(self) -> None:
-        noise: Tensor | None = None if self._noise is None else self._noise.to(self._device)
-        self._action.copy_(self._learner.act(self._obs.to(self._device), noise))
+        given = rows_of({name: tensor.to(self._device) for name, tensor in self._host.items()})
+        decided = self._learner.decide(given.obs, given.memory, getattr(given, "noise", None))
+        for name, value in zip(Decided._fields, decided, strict=True):
+            if value is not None:
+                if name not in self._said:
+                    self._said[name] = torch.zeros(value.shape)
+                    self._out[name] = self._said[name].numpy()
+                self._said[name].copy_(value)

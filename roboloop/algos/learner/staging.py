@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from roboloop.algos.learner.inputs import Arrays
 from roboloop.core.types import Array
-from roboloop.nets.flat import Layout, Views
+from roboloop.nets.flat import Views
 
 
 class Staging:
@@ -33,15 +34,10 @@ class Staging:
 class Given:
     """Arrays that lie in one stretch of memory, by name: to another device they go in one copy."""
 
-    def __init__(self, layout: Layout, flat: Tensor) -> None:
+    def __init__(self, arrays: Arrays, flat: Tensor) -> None:
         self._flat, self._is_here = flat, flat.device.type == "cpu"
         self._host = flat if self._is_here else torch.zeros(flat.shape, pin_memory=flat.device.type == "cuda")
-        self.arrays: dict[str, Array] = {name: view.numpy() for name, view in layout.views(self._host).items()}
-
-    def put(self, name: str, values: Array) -> None:
-        """Write values, with the shape that they have there."""
-        target = self.arrays[name]
-        np.copyto(target, np.reshape(values, target.shape), casting="same_kind")
+        self.arrays: dict[str, Array] = {name: view.numpy() for name, view in arrays.views(self._host).items()}
 
     def send(self) -> None:
         """Make known what was written; on the CPU it is known already."""

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from roboloop.algos.learner.gradient_step import GradientStep
+from roboloop.algos.learner.inputs import Arrays, Input, Rows, rows_of
 from roboloop.algos.learner.kernels import CannotReplay, DrawsNumbers, NoDraws
-from roboloop.algos.learner.learner import Learner, Rows, Step
+from roboloop.algos.learner.learner import Learner, Step
 from roboloop.algos.learner.shards import stretch
 from roboloop.algos.learner.tape import Tape
 from roboloop.core.blueprint import kind_of
@@ -22,8 +23,8 @@ from roboloop.core.state import spec_from_data, spec_to_data
 from roboloop.nets.flat import ALIGN, Layout, Views
 from roboloop.nets.modules import BatchNorm
 
-METRICS = 16
-"""Most numbers that a loss may say, itself among them."""
+PREPARE = "prepare"
+"""The phase in which shards compute from their inputs what losses need."""
 BUFFERS, FIXED = "buffers", "fixed"
 """Segments of what no step moves: statistics, and parameters that stay as they were made."""
 FULL_NAME = str
@@ -111,13 +112,16 @@ def lay(module: nn.Module, views: Views, keep: bool) -> None:
 class LearnerWork:
     """The Work of a learner: which class, with which config, over which inputs."""
 
-    def __init__(self, learner: Learner, rows: int, inputs: Mapping[str, tuple[int, ...]]) -> None:
+    def __init__(self, learner: Learner, rows: int, inputs: Mapping[str, Input]) -> None:
         cfg = learner.cfg
         self._made_by, self._cfg, self._spec = type(learner), cfg, learner.spec
         self._frame_stack, self._rows, self._inputs = learner.frame_stack, rows, dict(inputs)
         self.steps, self.shards, self.weights = learner.steps(), cfg.shards, Weights(learner)
-        self._noise = learner.noise()
-        self.given = Layout(self._given())
+        self.prepares = type(learner).prepare is not Learner.prepare
+        self.metrics_per_step = learner.most_metrics + 1
+        common = {f"inputs/{name}": each for name, each in inputs.items() if each.common}
+        self.given, self.staged = Arrays(self._given(learner)), Arrays(common)
+        self._kept = Arrays({n: Input((self.shards, rows, *shape)) for n, shape in learner.kept().items()})
         self._layout = Layout(self._shapes())
 
     def _shapes(self) -> dict[str, tuple[int, ...]]:
@@ -130,17 +134,20 @@ class LearnerWork:
                     f"{name}/m": (size,), f"{name}/v": (size,), f"{name}/grad": (shards, size),
                     f"{name}/squares": (shards, ALIGN),
                 }  # fmt: skip
-        metrics = {"metrics": (shards, len(self.steps) * METRICS)}
-        return {**shapes, **metrics, "seen": (shards, self.weights.layouts[BUFFERS].size), "given": (self.given.size,)}
+        shapes |= {"metrics": (shards, len(self.steps) * self.metrics_per_step)}
+        shapes |= {"seen": (shards, self.weights.layouts[BUFFERS].size)}
+        return shapes | {"given": (self.given.size,), "staged": (self.staged.size,), "kept": (self._kept.size,)}
 
-    def _given(self) -> dict[str, tuple[int, ...]]:
+    def _given(self, learner: Learner) -> dict[str, Input]:
         """Return the arrays that each update is given anew: one stretch, so that it is one copy to another device."""
-        given: dict[str, tuple[int, ...]] = {}
+        given: dict[str, Input] = {}
         for step in self.steps:
             for name in step.of:
-                given |= {f"{name}/step": (1,), f"{name}/lr": (1,)}
-        for kind, arrays in (("inputs", self._inputs), ("noise", self._noise)):
-            given |= {f"{kind}/{name}": (self.shards, self._rows, *shape) for name, shape in arrays.items()}
+                given |= {f"{name}/step": Input((1,)), f"{name}/lr": Input((1,))}
+        own = {name: each for name, each in self._inputs.items() if not each.common}
+        noise = {name: Input((self._rows, *shape)) for name, shape in learner.noise().items()}
+        for kind, arrays in (("inputs", own), ("noise", noise)):
+            given |= {f"{kind}/{name}": each.times(self.shards) for name, each in arrays.items()}
         return given
 
     @property
@@ -151,7 +158,19 @@ class LearnerWork:
     def views(self, memory: Tensor) -> Views:
         """Return the shared arrays by name."""
         views = self._layout.views(memory)
-        return views | self.given.views(views["given"])
+        return views | self.given.views(views["given"]) | self.staged.views(views["staged"])
+
+    def batch(self, views: Views, index: int, learner: Learner) -> tuple[Rows, Rows]:
+        """Return what a shard's losses are given: inputs, what they keep, what is prepared for them; and noise."""
+        parts: dict[str, Views] = {"inputs": {}, "noise": {}}
+        for name, view in views.items():
+            kind, _, leaf = name.partition("/")
+            if kind in parts:
+                parts[kind][leaf] = view if name in self.staged.inputs else view[index]
+        kept = {name: view[index] for name, view in self._kept.views(views["kept"]).items()}
+        scratch = Arrays(learner.scratch())
+        own = scratch.views(torch.zeros(scratch.size, device=views["kept"].device))
+        return rows_of({**parts["inputs"], **kept, **own}), rows_of(parts["noise"])
 
     def make_learner(self) -> Learner:
         """Return a learner with modules of its own."""
@@ -164,7 +183,8 @@ class LearnerWork:
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> LearnerWork:
         """Return the work that ``to_data`` described."""
-        return cls(learner_from_data(data), data["rows"], {name: tuple(s) for name, s in data["inputs"].items()})
+        inputs = {name: Input(tuple(shape), *rest) for name, (shape, *rest) in data["inputs"].items()}
+        return cls(learner_from_data(data), data["rows"], inputs)
 
     def make_shard(self, memory: Tensor, index: int) -> LearnerShard:
         """Build one shard over the shared memory."""
@@ -191,20 +211,20 @@ class LearnerShard:
     def __init__(self, work: LearnerWork, memory: Tensor, index: int) -> None:
         learner, mem = work.make_learner().to(memory.device), work.views(memory)
         lay(learner, work.weights.views(mem), keep=False)
-        batch, noise = (
-            Rows(**{name.partition("/")[2]: view[index] for name, view in mem.items() if name.startswith(kind)})
-            for kind in ("inputs/", "noise/")
-        )
+        batch, noise = work.batch(mem, index, learner)
         seen = work.weights.segment(BUFFERS, mem["seen"][index])
         norms = {name: m for name, m in learner.named_modules() if isinstance(m, BatchNorm)}
         for name, norm in norms.items():
             norm.seen = seen[f"{name}.running"]
         replay = learner.cfg.replay_kernels and memory.device.type == "cpu"
-        self._runs: dict[str, Callable[[], None]] = {}
+        self._prepares = work.prepares
+        self._runs: dict[str, Callable[[], None]] = {PREPARE: lambda: learner.prepare(batch)} if work.prepares else {}
         self._moves: dict[str, Move] = {}
         self.losses: dict[str, ShardLoss] = {}
         for place, step in enumerate(work.steps):
-            loss = ShardLoss(learner, step, place, work.weights, mem, index, batch, noise, replay)
+            metrics = mem["metrics"][index, place * work.metrics_per_step : (place + 1) * work.metrics_per_step]
+            grads = {f: g for n in step.of for f, g in work.weights.segment(n, mem[f"{n}/grad"][index]).items()}
+            loss = ShardLoss(learner, step, grads, metrics, 1.0 / work.shards, batch, noise, replay)
             own = [name for name in norms if name.partition(".")[0] in step.of] if index == 0 else []
             every = [[work.weights.segment(BUFFERS, s)[f"{n}.running"] for s in mem["seen"]] for n in own]
             move = Move(step, mem, index, [(norms[n], all_seen) for n, all_seen in zip(own, every, strict=True)])
@@ -227,7 +247,9 @@ class LearnerShard:
         return move.changes if move else []
 
     def catch_up(self, phase: str) -> None:
-        """Compute what this phase needs of earlier ones: losses need nothing."""
+        """Compute what this phase and later ones need of earlier ones that is not in the shared memory."""
+        if self._prepares and phase != PREPARE:
+            self._runs[PREPARE]()
         move = self._moves.get(phase)
         if move is not None and move.is_limited:
             move.sum()
@@ -237,16 +259,14 @@ class ShardLoss:
     """The gradient of one loss on one shard's rows, written to the shared memory."""
 
     def __init__(
-        self, learner: Learner, step: Step, place: int, weights: Weights, mem: Views, index: int, batch: Rows,
-        noise: Rows, replay: bool,
+        self, learner: Learner, step: Step, grads: Views, metrics: Tensor, share: float, batch: Rows, noise: Rows,
+        replay: bool,
     ) -> None:  # fmt: skip
         self._loss, self._name = getattr(learner, step.loss), f"{type(learner).__name__}.{step.loss}"
         self._batch, self._noise, self._replay = batch, noise, replay
         parameters = dict(learner.named_parameters())
-        grads = {f: g for n in step.of for f, g in weights.segment(n, mem[f"{n}/grad"][index]).items()}
         self._parameters, self._grads = [parameters[full] for full in grads], list(grads.values())
-        self._metrics = mem["metrics"][index, place * METRICS : (place + 1) * METRICS]
-        self._share = 1.0 / len(mem["metrics"])
+        self._metrics, self._share = metrics, share
         self._tape: Tape | None = None
         self._count = 0
         self.names: tuple[str, ...] = ()
@@ -267,8 +287,8 @@ class ShardLoss:
         """Compute it by autograd."""
         loss, metrics = self._loss(self._batch, self._noise)
         self.names = (self._loss.__name__, *metrics)
-        if len(self.names) > METRICS:
-            raise ConfigError(f"{self._name} returns {len(metrics)} metrics; {METRICS - 1} is the most")
+        if len(self.names) > len(self._metrics):
+            raise ConfigError(f"{self._name} returns {len(metrics)} metrics; {len(self._metrics) - 1} is the most")
         # not as grad_outputs, for which torch imports sympy
         found = torch.autograd.grad(self._share * loss, self._parameters, allow_unused=True)
         self._keep([torch.zeros_like(g) if v is None else v for g, v in zip(self._grads, found, strict=True)])

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from roboloop.algos.learner.adam import Adam
-from roboloop.algos.learner.learner import Learner, Loss, Rows, Step, target_of
+from roboloop.algos.learner.inputs import Rows
+from roboloop.algos.learner.learner import Learner, Loss, Step, target_of
 from roboloop.algos.learner.policy import LearnerPolicy
 from roboloop.algos.learner.replay_learner import ReplayLearner
 from roboloop.algos.sac.config import SACConfig
