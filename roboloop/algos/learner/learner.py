@@ -59,16 +59,22 @@ class Learner(nn.Module):
     names, so that the house may run it on any shard, in any process.
     """
 
-    acting: ClassVar[tuple[str, ...]] = ("actor",)
+    acting: tuple[str, ...] = ("actor",)
     """The modules that ``act`` uses: what samplers are sent."""
     takes: ClassVar[frozenset[str]] = frozenset()
     """What it can learn from beside vectors and continuous actions: ``pictures``, ``choices``, ``picks``."""
     is_bounded: ClassVar[bool] = True
     """Whether actions are clipped to the bounds of the environment."""
-    most_metrics: ClassVar[int] = 15
+    most_metrics: int = 15
     """Most numbers that a loss may return to be logged."""
     memory_size: int = 0
     """Numbers of memory in each environment."""
+    num_tasks: int = 1
+    """Tasks of a batch: as many rows of each, which lie task by task in every shard."""
+    heads: int = 1
+    """Tasks by which rows must also lie to act, as the one-hot that ends observations says; 1 = any order."""
+    shift_px: int = 0
+    """Pixels by which pictures of a batch are shifted at most."""
 
     def __init__(self, cfg: Any, spec: EnvSpec, frame_stack: int = 1) -> None:
         super().__init__()
@@ -100,6 +106,10 @@ class Learner(nn.Module):
     def draws(self, rng: np.random.Generator, rows: int) -> Array:
         """Return the noise by which so many actions explore."""
         return rng.standard_normal((rows, self.action_dim), dtype=np.float32)
+
+    def calm_draws(self, rng: np.random.Generator, rows: int) -> Array | None:
+        """Return the noise of so many actions that do not explore; usually there is none."""
+        return None
 
     def noise(self) -> dict[str, tuple[int, ...]]:
         """Return name and shape, per row, of the standard normal numbers that losses are given."""

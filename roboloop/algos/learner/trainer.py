@@ -166,4 +166,5 @@ def phases_of(step: Step) -> list[str]:
 
 def running_norm(learner: Learner, is_wanted: bool) -> Normalizer:
     """Return what learns the scale of observations' vectors, where it is wanted and there are any."""
-    return RunningNorm(learner.obs_dim) if is_wanted and learner.obs_dim else Identity()
+    vector_dim = learner.fields.vector_dim
+    return RunningNorm(vector_dim) if is_wanted and vector_dim else Identity()
