@@ -15,7 +15,6 @@ from roboloop.algos.learner.inputs import ObsInputs, Rows
 from roboloop.algos.learner.learner import Seen
 from roboloop.algos.learner.policy import LearnerPolicy
 from roboloop.algos.policy import ActionScale
-from roboloop.algos.ppo.policy import PPOModel, PPOPolicy
 from roboloop.core.errors import ConfigError
 from roboloop.core.fields import MASK, PICKS, WHOLE, FieldPart, parts_of
 from roboloop.core.state import spec_from_data
@@ -36,16 +35,11 @@ def onnx_model(policy: PortablePolicy) -> bytes:
         return _drawn_by_torch(ExportedPolicy(policy))
     if isinstance(policy, OneIntention):
         return _drawn_by_torch(ExportedPolicy(policy.actor, policy.task, policy.num_tasks))
-    if not isinstance(policy, PPOPolicy | ImitationPolicy):
+    if not isinstance(policy, ImitationPolicy):
         raise ConfigError(f"{type(policy).__name__} cannot be exported: only policies that learners learn can")
     graph, spec = Graph(), spec_from_data(policy.blueprint()["spec"])
-    if isinstance(policy, PPOPolicy):
-        unit, after = _ppo(graph, policy, spec)
-    else:
-        unit, after = _imitation(graph, policy, spec), None
+    unit = _imitation(graph, policy, spec)
     graph.output(draw.ACTION, _in_env_units(graph, ActionScale(spec), unit), spec.action_dim)
-    if after is not None:
-        graph.output(draw.MEMORY_AFTER, after, policy.memory_size)
     return graph.model(type(policy).__name__)
 
 
@@ -78,9 +72,12 @@ class ExportedPolicy(nn.Module):
         """Return actions in the environment's units, and the memory after the step where there is any."""
         learner, inputs = self.learner, dict(zip(self.parts, given, strict=False))
         memory = given[-1] if learner.memory_size else torch.zeros(given[0].shape[0], 0)
-        vector = [inputs[name].float().flatten(1) for name in learner.fields.vectors]
+        vector = [
+            given[0].flatten(1)[:, :0].float(),
+            *(inputs[name].float().flatten(1) for name in learner.fields.vectors),
+        ]
         vector += [] if self.task is None else [self.task.expand(given[0].shape[0], -1)]
-        numbers = torch.cat(vector, 1) if vector else torch.zeros(given[0].shape[0], 0)
+        numbers = torch.cat(vector, 1)
         seen = self._seen(inputs, self._normalised(numbers))
         if learner.heads > 1:
             action, after = self._of_own_head(numbers, seen), None
@@ -122,9 +119,8 @@ def _drawn_by_torch(policy: ExportedPolicy) -> bytes:
     examples, batch = policy.examples(), torch.export.Dim(draw.BATCH)
     outputs = [draw.ACTION, *[draw.MEMORY_AFTER] * bool(policy.learner.memory_size)]
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of packages that it could also export
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
-        warnings.filterwarnings("ignore", "# The axis name")  # all inputs have the same rows
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
         program = torch.onnx.export(
             policy.eval(), tuple(examples.values()), dynamo=True, dynamic_shapes=(tuple({0: batch} for _ in examples),),
             input_names=[*examples], output_names=outputs, verbose=False,
@@ -132,14 +128,6 @@ def _drawn_by_torch(policy: ExportedPolicy) -> bytes:
     assert program is not None
     model: bytes = program.model_proto.SerializeToString()
     return model
-
-
-def _ppo(graph: Graph, policy: PPOPolicy, spec: EnvSpec) -> tuple[Value, Value | None]:
-    model, state = PPOModel.from_data(policy.blueprint()), policy.state()
-    seen = draw.observation(graph, spec, model.fields)
-    vector, features = _encoded(graph, seen, model.net.convs, state)
-    outputs, after = draw.actor(graph, model.net, state["net"], vector, features)
-    return draw.chosen(graph, _choices(spec), outputs, seen.mask, squash=False), after
 
 
 def _imitation(graph: Graph, policy: ImitationPolicy, spec: EnvSpec) -> Value:

@@ -16,7 +16,6 @@ from torch import Tensor
 from roboloop.core.fields import MASK, parts_of
 from roboloop.core.types import Array, EnvSpec
 from roboloop.nets.actions import IMPOSSIBLE
-from roboloop.nets.actor_critic import ActorCriticSpec
 from roboloop.nets.conv import ConvSpec
 from roboloop.nets.flat import Views, under
 from roboloop.nets.layers import NORM_EPS, as_in_out
@@ -163,51 +162,6 @@ def conv(graph: Graph, spec: ConvSpec, weights: Views, pixel_norm: Tensor, x: Va
         x = graph.op(activation, graph.op("Conv", x, weight, bias, strides=[stride, stride]))
     flat = graph.op("Flatten", graph.op("Transpose", x, perm=[0, 2, 3, 1]), axis=1)
     return graph.op(activation, linear(graph, under("full", weights), flat)) if spec.features else flat
-
-
-def gru(graph: Graph, weights: Views, size: int, x: Value, h: Value) -> tuple[Value, Value]:
-    """Return output and memory after a step: both are h' = n + z (h - n)."""
-    from_input, from_memory = (linear(graph, under(n, weights), v) for n, v in (("input", x), ("memory", h)))
-    added = graph.op("Add", graph.columns(from_input, 0, 2 * size), graph.columns(from_memory, 0, 2 * size))
-    gates = graph.op("Sigmoid", added)
-    reset, update = graph.columns(gates, 0, size), graph.columns(gates, size, 2 * size)
-    kept = graph.op("Mul", reset, graph.columns(from_memory, 2 * size, 3 * size))
-    new = graph.op("Tanh", graph.op("Add", graph.columns(from_input, 2 * size, 3 * size), kept))
-    after = graph.op("Add", new, graph.op("Mul", update, graph.op("Sub", h, new)))
-    return after, after
-
-
-def lstm(graph: Graph, weights: Views, size: int, x: Value, memory: Value) -> tuple[Value, Value]:
-    """Return output h' = o tanh(c') and memory h', c' after a step, with c' = f c + i g."""
-    h, c = graph.columns(memory, 0, size), graph.columns(memory, size, 2 * size)
-    gates = graph.op("Add", linear(graph, under("input", weights), x), linear(graph, under("memory", weights), h))
-    enter, forget, cell, out = (
-        graph.op(kind, graph.columns(gates, i * size, (i + 1) * size))
-        for i, kind in enumerate(("Sigmoid", "Sigmoid", "Tanh", "Sigmoid"))
-    )
-    c_after = graph.op("Add", graph.op("Mul", forget, c), graph.op("Mul", enter, cell))
-    h_after = graph.op("Mul", out, graph.op("Tanh", c_after))
-    return h_after, graph.beside([h_after, c_after])
-
-
-CORES = {"gru": gru, "lstm": lstm}
-
-
-def actor(
-    graph: Graph, spec: ActorCriticSpec, weights: Views, vector: Value | None, features: list[Value]
-) -> tuple[Value, Value | None]:
-    """Return the parameters of actions, without the value, and the memory after the step where there is any."""
-    if not spec.is_shared:
-        assert vector is not None
-        return mlp(graph, spec.separate_spec(spec.num_outputs), under("actor", weights), vector), None
-    if vector is not None:
-        features = [*features, mlp(graph, spec.vector_spec, under("vector", weights), vector)]
-    x, after = graph.beside(features), None
-    if spec.core != "none":
-        memory = graph.input(MEMORY, (spec.memory_size,), np.dtype(np.float32))
-        x, after = CORES[spec.core](graph, under("core", weights), spec.core_size, x, memory)
-    # the value is the last column
-    return graph.columns(linear(graph, under("head", weights), x), 0, spec.num_outputs), after
 
 
 def chosen(graph: Graph, choices: tuple[int, ...], outputs: Value, mask: Value | None, squash: bool) -> Value:

@@ -72,11 +72,12 @@ class TargetHead:
 
 def choice_fit(choices: Choices, logits: Tensor, action: Tensor, weight: Tensor, mask: Tensor | None) -> Fit:
     """Return the cross-entropy summed over columns: d/dlogit = p - [chosen]."""
-    density = choices.density(logits, action, mask)
-    column, zero = weight.unsqueeze(1), torch.zeros(1, device=weight.device)
-    loss = -(density.log_prob * weight).sum()
+    leaf = logits.detach().requires_grad_()
+    with torch.enable_grad():
+        loss = -(choices.log_prob(leaf, action, mask) * weight).sum()
+    (d_logits,) = torch.autograd.grad(loss, leaf)
+    loss = loss.detach()
     right = (choices.mode(logits, mask) == action).float().mean(1)
-    d_logits = choices.gradient(density.kept[0], -column, zero, zero)
     return Fit(d_logits, {"loss": loss, "cross_entropy": loss, "accuracy": (right * weight).sum()})
 
 

@@ -15,7 +15,7 @@ import torch
 from roboloop.algos.mtsac.mtsac import MultiTaskSAC
 from roboloop.algos.policy import ActorPolicy, UniformPolicy
 from roboloop.algos.ppo.config import PPOConfig
-from roboloop.algos.ppo.policy import PPOModel
+from roboloop.algos.ppo.ppo import PPO
 from roboloop.algos.sac.config import SACConfig
 from roboloop.core.blueprint import build_policy
 from roboloop.core.errors import ConfigError
@@ -173,9 +173,9 @@ def test_a_picture_that_is_too_small_for_the_shifts_is_named() -> None:
 
 def test_ppo_has_an_encoder_for_each_picture() -> None:
     cfg = PPOConfig(conv_channels=(4, 4), conv_kernels=(4, 3), conv_strides=(2, 2), conv_features=8)
-    net = PPOModel(cfg, CAMERAS, 1).net
-    assert [conv.picture for conv in net.convs] == [FRONT, WRIST]
-    assert {"picture0.conv0.weight", "picture1.conv0.weight", "vector.linear0.weight"} <= set(net.shapes())
+    net = PPO(cfg, CAMERAS, 1).net
+    assert [each.spec.picture for each in net.actor.pictures] == [FRONT, WRIST]
+    assert net.actor.size == 8 + 8 + 64
 
 
 def pointers(rng: np.random.Generator, rows: int) -> tuple[Array, Array]:

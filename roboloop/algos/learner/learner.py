@@ -14,6 +14,7 @@ from roboloop.algos.learner.adam import Adam
 from roboloop.algos.learner.inputs import Input, Rows
 from roboloop.algos.limits import above_zero
 from roboloop.core.errors import ConfigError
+from roboloop.core.fields import PICKS
 from roboloop.core.types import Array, EnvSpec
 from roboloop.nets.conv import ConvSpec
 from roboloop.nets.observations import Fields
@@ -81,6 +82,7 @@ class Learner(nn.Module):
         self.cfg, self.spec, self.frame_stack = cfg, spec, frame_stack
         self.fields = Fields.of(spec, frame_stack)
         self.obs_dim, self.action_dim = self.fields.vector_dim, spec.action_dim
+        refuse_what_it_cannot_take(self)
         self.reads: Sequence[ConvSpec] = ()  # whose blocks pictures come in; without, they come as pixels
         self.build()
 
@@ -132,6 +134,18 @@ def target_of(module: M) -> M:
     target = copy.deepcopy(module)
     target.requires_grad_(False)
     return target
+
+
+def refuse_what_it_cannot_take(learner: Learner) -> None:
+    """Raise ConfigError for choices, picks and pictures where the learner does not say that it takes them."""
+    kind, takes, spec = type(learner).__name__, learner.takes, learner.spec
+    if not spec.is_continuous and "choices" not in takes:
+        raise ConfigError(f"{kind} needs continuous actions; PPO takes choices: --algo ppo")
+    names = spec.obs_dtype.names or ()
+    if PICKS in names and "picks" not in takes:
+        raise ConfigError(f"{kind} takes vectors, not the fields {', '.join(names)}; --algo pick chooses among picks")
+    if learner.fields.pictures and "pictures" not in takes:
+        raise ConfigError(f"{kind} takes vectors, not pictures; SAC and PPO take both: --algo sac")
 
 
 def check_learner(learner: Learner) -> None:

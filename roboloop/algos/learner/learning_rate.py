@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from roboloop.algos.ppo.config import PPOConfig
+from roboloop.algos.learner.config import RolloutConfig
 from roboloop.core.types import State
 
 KL_FACTOR = 1.5
@@ -79,7 +79,7 @@ class HoldKL:
         self._lr = float(state["lr"])
 
 
-def make_learning_rate(cfg: PPOConfig) -> LearningRate:
+def make_learning_rate(cfg: RolloutConfig) -> LearningRate:
     """Return the schedule that the config asks for."""
     if cfg.lr_schedule == "kl":
         return HoldKL(cfg.lr, cfg.target_kl)

@@ -15,7 +15,6 @@ from torch.utils._pytree import tree_map_only
 
 from roboloop.algos.learner.kernels import Call, Kernel, KernelRecorder, Storage, aten, form_of, storage_of
 
-
 OF_BATCHES = (aten.bmm.default, aten.baddbmm.default)
 """Products of many matrices."""
 

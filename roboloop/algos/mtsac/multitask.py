@@ -7,7 +7,6 @@ from roboloop.algos.mtsac.config import MTSACConfig
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Batch, EnvSpec, State
 from roboloop.nets.normalize import RunningNorm
-from roboloop.nets.observations import Fields
 
 REWARD_VARIANCE_FLOOR = 1e-2
 """A task whose rewards hardly differ yet is not blown up."""
@@ -15,8 +14,6 @@ REWARD_VARIANCE_FLOOR = 1e-2
 
 def tasks_of(cfg: MTSACConfig, spec: EnvSpec, frame_stack: int) -> tuple[str, ...]:
     """Return the tasks of a set; what cannot be learned is refused."""
-    if Fields.of(spec, frame_stack).pictures:
-        raise ConfigError("mtsac learns from vectors, not from pictures; SAC takes both: --algo sac")
     if not spec.own_tasks:
         name = spec.protocol.get("task", "this environment")
         raise ConfigError(f"mtsac needs a set of tasks such as metaworld/mt3: {name} is one; take --algo sac")
