@@ -35,12 +35,13 @@ from typing import Any
 
 import numpy as np
 
+from roboloop.core.errors import RobotFault
 from roboloop.envs.panda.admission import token_path
 from roboloop.envs.panda.client import ProcessPanda
 from roboloop.envs.panda.config import PandaConfig
 from roboloop.envs.panda.drivers import StandingDriver
 from roboloop.envs.panda.guests import KNOWN, STRANGERS
-from roboloop.envs.panda.robot import Command, RobotFault
+from roboloop.envs.panda.robot import Command
 
 ATTACKER = Path(__file__).with_name("_rig_attack.py")
 WATCHDOG_S, PERIOD_S, LEAD_S, QUIET_S = 0.3, 0.05, 1.0, 10.0

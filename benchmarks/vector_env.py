@@ -28,8 +28,8 @@ def collector(columns: int, is_vector: bool, policy: str) -> Callable[[], int]:
     from roboloop.envs import EnvConfig, make
     from roboloop.sample.buffers import RolloutShape
     from roboloop.sample.group import EnvGroup, plans
+    from roboloop.sample.groups import group_maker
     from roboloop.sample.serial import SerialSampler
-    from roboloop.sample.vector import group_maker
 
     cfg = EnvConfig(id=ENV, num_envs=columns)
     spec = make(cfg).spec

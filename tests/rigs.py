@@ -9,7 +9,8 @@ import sys
 import time
 from typing import Any
 
-from roboloop.envs.panda.robot import Robot, RobotFault
+from roboloop.core.errors import RobotFault
+from roboloop.envs.panda.robot import Robot
 
 PATIENCE_S = 20.0
 """What a busy machine may take to start a process."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from roboloop.core.resolve import resolve
 from roboloop.core.types import Algorithm, AlgorithmConfig, EnvSpec, PortablePolicy, State
-from roboloop.data.dataset import Dataset
 from roboloop.envs.config import EnvConfig
+
+if TYPE_CHECKING:
+    from roboloop.data.dataset import Dataset
 
 LearnsFrom = Literal["replay", "rollouts", "dataset"]
 Function = Callable[..., Any] | str

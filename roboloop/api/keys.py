@@ -7,10 +7,9 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from roboloop.core.config import hint_for, override, paths, to_dict
+from roboloop.core.config import flatten, hint_for, override, paths, to_dict
 from roboloop.core.errors import ConfigError
 from roboloop.run.config import Experiment
-from roboloop.track.summary import flatten
 
 Keys = dict[str, Any]
 

@@ -347,3 +347,11 @@ def resource_keys(config: Any, prefix: str = "", inherited: bool = False) -> set
         elif may_change:
             found.add(key)
     return found
+
+
+def flatten(data: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+    """Return nested keys as one level, joined by dots."""
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        flat |= flatten(value, f"{where}{key}.") if isinstance(value, Mapping) else {f"{where}{key}": value}
+    return flat

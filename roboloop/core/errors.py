@@ -81,3 +81,7 @@ def needs_extra(what: str, packages: Collection[str], extra: str) -> Iterator[No
         if (error.name or "").partition(".")[0] not in packages:
             raise
         raise MissingExtra(f"{what} needs {error.name}: pip install 'roboloop[{extra}]'") from error
+
+
+class RobotFault(RuntimeError):
+    """The robot can no longer be trusted in this episode: hold, end it where it was last seen whole, begin anew."""

@@ -15,6 +15,8 @@ RESERVED = (VECTOR, MASK, PICKS)
 """Names that say what a field means: no picture is called so."""
 WHOLE = ""
 """Name of the only field of an observation that is not a record."""
+SPACES = ("obs_shape", "obs_dtype", "action_low", "action_high", "action_choices")
+"""What must be the same in two environments for a policy to fit both."""
 
 
 class FieldPart(NamedTuple):
@@ -51,3 +53,8 @@ def pictures_in(obs: Array) -> Mapping[str, Array]:
     """Return the fields of observations ``[N, ...]`` that are pictures, ``[N, C, H, W]``, by name."""
     parts = parts_of_dtype(obs.dtype, obs.shape[1:])
     return {name: part(obs, name) for name, about in parts.items() if about.is_picture}
+
+
+def first_difference(spec: EnvSpec, other: EnvSpec) -> str:
+    """Return the first thing in which the spaces of two environments differ; empty where a policy fits both."""
+    return next((name for name in SPACES if getattr(spec, name) != getattr(other, name)), "")

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 
 from roboloop.core.errors import ConfigError, nearest
 
+SEPARATOR = "+"
+"""Between the tasks of a set in an id: no shell and no YAML reader takes it for anything else."""
+
 
 def task_index(name: str, tasks: Sequence[str], where: str) -> int:
     """Return the number of a task; an unknown name is one line that says where it stood, and the nearest."""

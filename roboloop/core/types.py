@@ -366,3 +366,12 @@ class OffPolicy(Protocol):
     def needs(self) -> BatchSpec:
         """Of what size and shape."""
         ...
+
+
+@runtime_checkable
+class Holding(Protocol):
+    """What can stay where it is: a robot, or an environment on one."""
+
+    def hold(self) -> None:
+        """Stay where the arm is now."""
+        ...

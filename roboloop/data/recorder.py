@@ -57,44 +57,6 @@ class RecordSource:
     """Kept in the dataset for its reader."""
 
 
-class NoRecorder:
-    """No recorder, no process, nothing on disk."""
-
-    def begin(self, directory: Path, step: int) -> None:
-        """Do nothing."""
-
-    def offer(self, rollout: Rollout, step: int) -> None:
-        """Take nothing."""
-
-    def saw_evaluation(self, episode_return: float) -> None:
-        """Remember nothing."""
-
-    def flush(self) -> None:
-        """Do nothing."""
-
-    def messages(self) -> list[str]:
-        """Say nothing."""
-        return []
-
-    def stats(self) -> dict[str, float]:
-        """Count nothing."""
-        return {}
-
-    def timing(self) -> dict[str, float]:
-        """Count nothing."""
-        return {}
-
-    def state(self) -> State:
-        """Return nothing."""
-        return {}
-
-    def load(self, state: State) -> None:
-        """Restore nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
 class Recorder:
     """Never waits and never fails: what cannot be recorded is dropped by whole episodes, and counted."""
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, Env, EnvSpec, State
-from roboloop.envs.panda.robot import Reading
+
+if TYPE_CHECKING:
+    from roboloop.envs.panda.robot import Reading
 
 Info = dict[str, Any]
 FLOAT = np.dtype(np.float32)
@@ -23,6 +25,10 @@ UNBOUNDED = 1e6
 
 class SimulatorDied(RuntimeError):
     """A simulator's own process ended under us: its episode is lost and the environment must be made anew."""
+
+
+class EnvLost(RuntimeError):
+    """The process of an environment died or hung."""
 
 
 class Outcome(NamedTuple):

@@ -7,29 +7,22 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from roboloop.core.config import KINDS, NAMED_BY, kinds_hint, override
 from roboloop.core.errors import ConfigError, UserError, nearest, needs_extra
 from roboloop.core.resolve import entry_points, load_named, resolve
 from roboloop.core.stop import StopRequest
-from roboloop.core.tasks import task_index
+from roboloop.core.tasks import SEPARATOR, task_index
 from roboloop.core.types import Env, EnvSpec, PortablePolicy
 from roboloop.core.vouched import check_code, vouched
-from roboloop.envs.auxiliary import (
-    AuxiliaryTasks,
-    DeclaredTasksWrapper,
-    TaskFunctions,
-    TaskRewardWrapper,
-    TransitionFunction,
-    TransitionRewardWrapper,
-)
 from roboloop.envs.config import EnvConfig
-from roboloop.envs.experts import make_expert
 from roboloop.envs.headless import check_pictures, usable_backend
 from roboloop.envs.suite import Function, Suite
-from roboloop.envs.task_set import SEPARATOR, MemberEnv, MemberExperts
-from roboloop.envs.vector import VectorWorld
+
+if TYPE_CHECKING:
+    from roboloop.envs.auxiliary import AuxiliaryTasks
+    from roboloop.envs.vector import VectorWorld
 
 GROUP = "roboloop.suites"
 """Entry points by which an installed package brings suites."""
@@ -218,12 +211,25 @@ def make(cfg: EnvConfig, evaluation: bool = False, column: int = 0) -> Env:
         env = cast("Env", resolve(suite.make)(tasks[number] if tasks else task, cfg, evaluation))
     if tasks and cfg.tasks:
         raise ConfigError(f"env.tasks is for one environment: {cfg.id} is a set of tasks")
+    if cfg.reward or cfg.tasks:
+        env = _with_own_rewards(env, cfg)
+    if not tasks:
+        return env
+    from roboloop.envs.task_set import MemberEnv
+
+    return MemberEnv(env, task, tasks, number)
+
+
+def _with_own_rewards(env: Env, cfg: EnvConfig) -> Env:
+    """Return an environment with the reward and the auxiliary tasks that a config names."""
+    from roboloop.envs.auxiliary import DeclaredTasksWrapper, TransitionFunction, TransitionRewardWrapper
+
     if cfg.reward:
         reward = TransitionFunction(load_named(cfg.reward, "env.reward"), f"env.reward {cfg.reward!r}")
         env = cast("Env", TransitionRewardWrapper(env, reward))
     if cfg.tasks:
         env = cast("Env", DeclaredTasksWrapper(env, auxiliary_tasks(cfg)))
-    return MemberEnv(env, task, tasks, number) if tasks else env
+    return env
 
 
 def vector_maker(cfg: EnvConfig) -> Callable[[int], VectorWorld] | None:
@@ -282,6 +288,8 @@ def check_reachable(cfg: EnvConfig) -> None:
 
 def auxiliary_tasks(cfg: EnvConfig) -> AuxiliaryTasks:
     """Return what the transitions of an environment are worth to each of its tasks; no simulator is made."""
+    from roboloop.envs.auxiliary import TaskFunctions
+
     cfg = complete(cfg)
     make_tasks: Function | None = load_named(cfg.tasks, "env.tasks") if cfg.tasks else suite_of(cfg).tasks
     if make_tasks is None:
@@ -293,6 +301,8 @@ def auxiliary_tasks(cfg: EnvConfig) -> AuxiliaryTasks:
 
 def with_task_reward(cfg: EnvConfig, name: str) -> Callable[[Env], Env]:
     """Return what makes an environment's reward and success those of one of its auxiliary tasks."""
+    from roboloop.envs.auxiliary import TaskRewardWrapper
+
     tasks = auxiliary_tasks(cfg)
     return lambda env: cast("Env", TaskRewardWrapper(env, tasks, name))
 
@@ -302,6 +312,9 @@ def scripted_policy(env: EnvConfig | str, name: str = "") -> PortablePolicy:
 
     An id may leave out the suite that lists it.
     """
+    from roboloop.envs.experts import make_expert
+    from roboloop.envs.task_set import MemberExperts
+
     if isinstance(env, str) and "/" not in env and (listed := _suite_listing(env)):
         env = f"{listed}/{env}"
     cfg = complete(EnvConfig(id=env)) if isinstance(env, str) else env

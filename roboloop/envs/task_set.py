@@ -9,11 +9,9 @@ import numpy as np
 
 from roboloop.core.blueprint import WithoutWeights, build_policy, kind_of
 from roboloop.core.errors import ConfigError
+from roboloop.core.tasks import SEPARATOR
 from roboloop.core.types import Array, Decision, Env, EnvSpec, PortablePolicy, State
 from roboloop.envs.env import FLOAT
-
-SEPARATOR = "+"
-"""Between the tasks of a set in an id: no shell and no YAML reader takes it for anything else."""
 
 
 class MemberEnv:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roboloop.core.config import to_dict
+from roboloop.core.config import flatten, to_dict
 from roboloop.core.errors import ConfigError, DataError, nearest, needs_extra
 from roboloop.core.rng import derive
 from roboloop.launch import plan
@@ -29,7 +29,6 @@ from roboloop.launch.slots import Slot
 from roboloop.launch.sweep import SCORE, Planned, Sweep, check_asked, check_existing, of_seed, planned
 from roboloop.track.metrics import score
 from roboloop.track.read import SWEEP, read_jsonl
-from roboloop.track.summary import flatten
 from roboloop.track.terminal import number
 
 if TYPE_CHECKING:

@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from roboloop.core.config import override, read_file, resource_keys, to_dict
+from roboloop.core.config import flatten, override, read_file, resource_keys, to_dict
 from roboloop.core.errors import ConfigError, nearest
 from roboloop.core.files import is_there
 from roboloop.run.commands import config_of
 from roboloop.run.config import Experiment
 from roboloop.run.rundir import RunDir, run_path
 from roboloop.run.training import base_config
-from roboloop.track.summary import flatten
 from roboloop.track.trackers import registry as trackers
 
 KEYS = ("name", "base", "set", "axes", "zip", "exclude", "seeds", "space", "metric", "goal")

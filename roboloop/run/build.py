@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from roboloop.algos.spec import EpisodeSource, SavedRun, Setup
 from roboloop.core.config import to_dict
 from roboloop.core.errors import ConfigError
 from roboloop.core.schedules import InSlack, UpdateRatio, WhenFull
 from roboloop.core.types import Algorithm, Env, EnvSpec, OffPolicy, PortablePolicy, Sampler, Store, UpdatesDue
-from roboloop.data.recorder import NoRecorder, Recorder, RecordSource
+from roboloop.data.no_recorder import NoRecorder
 from roboloop.data.replay import Replay
 from roboloop.data.rollouts import RolloutStore
 from roboloop.envs import registry
@@ -22,18 +22,15 @@ from roboloop.run.checkpoint import Checkpoint
 from roboloop.run.config import Experiment
 from roboloop.run.evaluate import Evaluator
 from roboloop.run.rundir import RunDir, find_run
-from roboloop.sample.board import SharedBoard
 from roboloop.sample.buffers import RolloutShape
-from roboloop.sample.crew import WorkerPool
-from roboloop.sample.group import plans
-from roboloop.sample.links import Backend
-from roboloop.sample.local import LocalPlace
-from roboloop.sample.parallel import FreeSampler, LockStepSampler
-from roboloop.sample.pilot import real_time_env
-from roboloop.sample.realtime import InlineSampler, PilotedSampler
-from roboloop.sample.remote import RemoteEnv
+from roboloop.sample.group import GroupPlan, plans
+from roboloop.sample.groups import group_maker
 from roboloop.sample.serial import SerialSampler
-from roboloop.sample.vector import group_maker
+
+if TYPE_CHECKING:
+    from roboloop.data.recorder import Recorder
+    from roboloop.sample.board import SharedBoard
+    from roboloop.sample.links import Backend
 
 EVAL_LANES = 10
 """Evaluation episodes that run side by side at most."""
@@ -143,27 +140,50 @@ def spec_of(cfg: Experiment) -> EnvSpec:
 def make_sampler(cfg: Experiment, shape: RolloutShape, policies: tuple[PortablePolicy, ...]) -> Sampler:
     """Return the sampler that the config asks for."""
     registry.check_reachable(cfg.env)
+    if cfg.sample.real_time != "off":
+        return _real_time_sampler(cfg, shape, policies)
     groups = plans(cfg.env.num_envs, cfg.sample.groups, cfg.seed)
+    if cfg.sample.workers:
+        return _parallel_sampler(cfg, groups, shape, policies)
+    make_env = _remote_env(cfg, shape.spec) if cfg.sample.inference == "central" else None
+    return SerialSampler(
+        make_env or (lambda e: registry.make(cfg.env, column=e)), groups, shape, cfg.sample.restarts,
+        group_maker(cfg.env),
+    )  # fmt: skip
+
+
+def _real_time_sampler(cfg: Experiment, shape: RolloutShape, policies: tuple[PortablePolicy, ...]) -> Sampler:
+    from roboloop.sample.pilot import real_time_env
+    from roboloop.sample.realtime import InlineSampler, PilotedSampler
+
     if cfg.sample.real_time == "inline":
         return InlineSampler(real_time_env(registry.make(cfg.env)), shape, cfg.sample, cfg.seed)
-    if cfg.sample.real_time == "process":
-        return PilotedSampler(cfg.env, shape, cfg.sample, cfg.seed, policies)
-    if not cfg.sample.workers:
-        is_remote = cfg.sample.inference == "central"
-        return SerialSampler(
-            lambda e: (
-                RemoteEnv(cfg.env, shape.spec, cfg.sample.hang_s, e) if is_remote else registry.make(cfg.env, column=e)
-            ),
-            groups, shape, cfg.sample.restarts, group_maker(cfg.env),
-        )  # fmt: skip
+    return PilotedSampler(cfg.env, shape, cfg.sample, cfg.seed, policies)
+
+
+def _parallel_sampler(
+    cfg: Experiment, groups: list[GroupPlan], shape: RolloutShape, policies: tuple[PortablePolicy, ...]
+) -> Sampler:
+    from roboloop.sample.crew import WorkerPool
+    from roboloop.sample.parallel import FreeSampler, LockStepSampler
+
     slots = cfg.sample.queue if cfg.sample.free_running else 1
     crew = WorkerPool(cfg.env, groups, shape, cfg.sample, slots, policies, _place(cfg))
     return FreeSampler(crew) if cfg.sample.free_running else LockStepSampler(crew)
 
 
+def _remote_env(cfg: Experiment, spec: EnvSpec) -> Callable[[int], Env]:
+    """Return what makes each environment in a process of its own."""
+    from roboloop.sample.remote import RemoteEnv
+
+    return lambda e: RemoteEnv(cfg.env, spec, cfg.sample.hang_s, e)
+
+
 def _place(cfg: Experiment) -> Callable[[SharedBoard], Backend]:
     """Return what makes the place where workers live."""
     if cfg.sample.on == "processes":
+        from roboloop.sample.local import LocalPlace
+
         return LocalPlace
     from roboloop.sample.on_ray import RayPlace
 
@@ -176,6 +196,8 @@ def make_updates_due(cfg: Experiment, sampler: Sampler, store: Store) -> Updates
         return WhenFull(lambda: store.is_full)
     update = cfg.update
     if update.at == "slack":
+        from roboloop.sample.realtime import InlineSampler
+
         assert isinstance(sampler, InlineSampler)
         return InSlack(update.per_step, cfg.warmup_steps, sampler.time_left_s)
     return UpdateRatio(update.per_step, cfg.warmup_steps, update.every_steps, update.at == "episode")
@@ -185,6 +207,8 @@ def make_recorder(cfg: Experiment, shape: RolloutShape) -> Recorder | NoRecorder
     """Return what keeps the episodes of training as a dataset, if any are to be kept."""
     if cfg.record.keep == "none":
         return NoRecorder()
+    from roboloop.data.recorder import Recorder, RecordSource
+
     about = {"experiment": cfg.experiment, "algo": cfg.algo.name, "seed": cfg.seed, "record": to_dict(cfg.record)}
     about["env"] = to_dict(cfg.env)
     is_stacked = shape.stacked and shape.frame_stack > 1

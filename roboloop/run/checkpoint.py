@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
+from roboloop.core.config import flatten
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.errors import Diverged as Diverged
 from roboloop.core.files import (
@@ -33,7 +34,6 @@ from roboloop.core.state import join, split
 from roboloop.core.types import Array, State
 from roboloop.data.journal import Frontier
 from roboloop.track.metrics import LogMark
-from roboloop.track.summary import flatten
 
 FORMAT = 3
 _TENSORS, _MANIFEST = "state.safetensors", "manifest.json"

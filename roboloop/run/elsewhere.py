@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from roboloop.algos.gail.demonstrations import first_difference
 from roboloop.core.errors import ConfigError
+from roboloop.core.fields import first_difference
 from roboloop.core.flags import parse_flags
 from roboloop.envs import registry
 from roboloop.run import build

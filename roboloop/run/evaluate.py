@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from roboloop.core.errors import DataError, UserError, WorkerLost
+from roboloop.core.errors import DataError, RobotFault, UserError, WorkerLost
 from roboloop.core.raised import CRASHES, where
 from roboloop.core.rng import derive, stream
-from roboloop.core.types import Array, Env, Policy
+from roboloop.core.types import Array, Env, Holding, Policy
 from roboloop.envs.env import SimulatorDied, counted
-from roboloop.envs.panda.robot import Holding, RobotFault
 from roboloop.sample.acting import Acting
 from roboloop.sample.group import EnvBroken, check_actions
 from roboloop.track.metrics import JsonlLog, finite

@@ -9,10 +9,7 @@ from pathlib import Path
 from roboloop.core.errors import ConfigError
 from roboloop.core.resources import free_memory_bytes, usable_cores
 from roboloop.core.types import EnvSpec
-from roboloop.data.assembly import raw_bytes
 from roboloop.data.config import RecordConfig
-from roboloop.data.episodes import row_bytes
-from roboloop.data.recorder import ring_bytes
 from roboloop.run.config import Experiment
 from roboloop.sample.buffers import RolloutShape
 
@@ -74,6 +71,9 @@ def recorder_bytes(cfg: RecordConfig, shape: RolloutShape) -> int:
     """Return the most memory that recording takes: the ring, and the running episodes that the writer holds."""
     if cfg.keep == "none":
         return 0
+    from roboloop.data.assembly import raw_bytes
+    from roboloop.data.recorder import ring_bytes
+
     episode = int(raw_bytes(shape.spec, shape.spec.max_episode_steps))
     ring = ring_bytes(cfg, shape.spec, shape.num_envs, shape.steps)
     return ring + cfg.num_streams(shape.num_envs) * episode
@@ -81,6 +81,9 @@ def recorder_bytes(cfg: RecordConfig, shape: RolloutShape) -> int:
 
 def describe_recording(cfg: Experiment, spec: EnvSpec) -> str:
     """Return what recording would put on disk; refuse a plan without a budget that the disk cannot hold."""
+    from roboloop.data.assembly import raw_bytes
+    from roboloop.data.episodes import row_bytes
+
     record = cfg.record
     per_step = int(raw_bytes(spec, 1)) - row_bytes(spec)
     selected = record.selected(cfg.env.num_envs)

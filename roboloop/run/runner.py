@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from roboloop.core.config import to_dict
 from roboloop.core.errors import DataError
@@ -21,7 +21,6 @@ from roboloop.data.journal import START, Journal
 from roboloop.data.replay import Replay
 from roboloop.envs import registry
 from roboloop.run import checkpoint
-from roboloop.run.background import BackgroundEvaluator
 from roboloop.run.build import Parts, eval_lanes
 from roboloop.run.checkpoint import Checkpoint
 from roboloop.run.clock import Clock, Stopwatch
@@ -34,6 +33,9 @@ from roboloop.track.terminal import Progress
 from roboloop.track.trackers.mirrors import Mirrors
 from roboloop.track.trackers.tracker import TrackedRun, Tracker
 from roboloop.track.usage import Usage
+
+if TYPE_CHECKING:
+    from roboloop.run.background import BackgroundEvaluator
 
 STATEFUL = ("clock", "updates_due", "log_due", "eval_due", "save_due", "milestone_due", "meter", "sampler", "algo")
 """Parts of the runner that a checkpoint saves and loads by name; the store is loaded apart, from its journal."""
@@ -78,12 +80,7 @@ class Runner:
         self.streak = 0  # evaluations in a row that reached eval.stop_success
         self.pending: dict[str, Any] | None = None  # an evaluation in the background, and its result once it is there
         self.eval_plan = Plan(cfg.eval.episodes, cfg.eval.seed, VALIDATION)
-        lanes = eval_lanes(cfg.env, cfg.eval.episodes)
-        self.background = (
-            BackgroundEvaluator(cfg.env, lanes, self.algo.policy, cfg.sample.hang_s, progress.note)
-            if cfg.eval.background
-            else None
-        )
+        self.background = self._background_evaluator() if cfg.eval.background else None
         self.observers = Observers(cfg.observers, cfg.observer_budget_s)
         self._stop = StopRequest(stop)
         self._has_journal = False
@@ -91,6 +88,13 @@ class Runner:
         self._updates_before = 0  # by earlier processes
         self._pace: tuple[int, float] | None = None  # step and time at which this process had begun to learn
         self.evaluator.watch = self._watch_evaluation
+
+    def _background_evaluator(self) -> BackgroundEvaluator:
+        from roboloop.run.background import BackgroundEvaluator
+
+        cfg = self.cfg
+        lanes = eval_lanes(cfg.env, cfg.eval.episodes)
+        return BackgroundEvaluator(cfg.env, lanes, self.algo.policy, cfg.sample.hang_s, self.progress.note)
 
     def train(self) -> str:
         """Train to the end, or until a signal asks for a clean stop; return 'done' or 'stopped'."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from roboloop.algos.gail.demonstrations import first_difference
 from roboloop.core.errors import ConfigError
+from roboloop.core.fields import first_difference
 from roboloop.core.types import Algorithm
 from roboloop.run import build, checkpoint
 from roboloop.run.config import Experiment

@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 
 from roboloop.core.errors import ConfigError
 from roboloop.core.resolve import load_named, resolve
+from roboloop.core.tasks import SEPARATOR
 from roboloop.core.vouched import check_code, check_typed, vouched
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.headless import usable_backend
-from roboloop.envs.task_set import SEPARATOR
 from roboloop.run.config import Experiment
 
 Named: TypeAlias = Iterator[tuple[str, str]]

@@ -17,10 +17,9 @@ from roboloop.core.raised import CRASHES, place_of
 from roboloop.core.rng import derive, get_rng_state, set_rng_state, stream
 from roboloop.core.types import Array, Decision, Env, EpisodeEnd, Policy, Rollout, State
 from roboloop.data.rollouts import lost_envs
-from roboloop.envs.env import counted
+from roboloop.envs.env import EnvLost, counted
 from roboloop.sample.acting import Acting
 from roboloop.sample.buffers import RolloutShape
-from roboloop.sample.remote import EnvLost
 
 IDLE, ACT, STEP, RESET = range(4)
 PHASES = ("waiting for work", "in the policy", "in env.step", "in env.reset")
@@ -331,6 +330,10 @@ class EnvGroup:
         for env in self._envs:
             with contextlib.suppress(Exception):  # a broken simulator may not even close
                 env.close()
+
+
+MakeGroup = Callable[[Callable[[int], Env], GroupPlan, RolloutShape, int], EnvGroup]
+"""From what makes an environment, the group's plan, the rollout's shape and the faults that are allowed."""
 
 
 def plans(num_envs: int, groups: int, seed: int) -> list[GroupPlan]:

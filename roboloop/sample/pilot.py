@@ -9,11 +9,11 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from roboloop.core.errors import ConfigError
+from roboloop.core.errors import ConfigError, RobotFault
 from roboloop.core.rng import derive, stream
 from roboloop.core.types import Array, Env, EpisodeEnd, Policy, Rollout
 from roboloop.envs.env import Outcome, RealTimeEnv
-from roboloop.envs.panda.robot import Overrun, RobotFault
+from roboloop.envs.panda.robot import Overrun
 from roboloop.sample.acting import Acting
 from roboloop.sample.buffers import RolloutShape
 

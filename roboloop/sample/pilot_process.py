@@ -11,10 +11,10 @@ from typing import Any
 
 from roboloop.core.blueprint import build_policy
 from roboloop.core.child import outlive_parent
+from roboloop.core.errors import RobotFault
 from roboloop.core.memory import SharedMemory
 from roboloop.core.wire import Channel
 from roboloop.envs import registry
-from roboloop.envs.panda.robot import RobotFault
 from roboloop.sample.bridge import BEAT_NS, GRANTED, MOVED_NS, POLICY, RESTING, STANDS, WANTS, Bridge, Shared
 from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.pilot import Pilot, real_time_env

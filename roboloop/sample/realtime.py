@@ -13,12 +13,11 @@ import numpy as np
 
 from roboloop.core.child import START_S, Child, innermost
 from roboloop.core.config import to_dict
-from roboloop.core.errors import WorkerLost
+from roboloop.core.errors import RobotFault, WorkerLost
 from roboloop.core.state import counts_from
 from roboloop.core.types import Array, Policy, PortablePolicy, Rollout, State
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.env import RealTimeEnv
-from roboloop.envs.panda.robot import RobotFault
 from roboloop.sample.bridge import BEAT_NS, GRANTED, MOVED_NS, POLICY, RESTING, STANDS, WANTS, Bridge
 from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.config import SampleConfig

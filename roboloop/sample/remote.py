@@ -15,10 +15,7 @@ from roboloop.core.types import Array, EnvSpec, State
 from roboloop.core.wire import Channel
 from roboloop.envs import registry
 from roboloop.envs.config import EnvConfig
-
-
-class EnvLost(RuntimeError):
-    """The process of an environment died or hung."""
+from roboloop.envs.env import EnvLost
 
 
 class RemoteEnv:

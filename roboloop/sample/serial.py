@@ -8,9 +8,8 @@ from roboloop.core.state import counts_from
 from roboloop.core.types import Env, Policy, Rollout, State
 from roboloop.data.rollouts import columns_of, lost_envs
 from roboloop.sample.buffers import RolloutShape
-from roboloop.sample.group import EnvGroup, GroupPlan
+from roboloop.sample.group import EnvGroup, GroupPlan, MakeGroup
 from roboloop.sample.unhurried import NotRealTime
-from roboloop.sample.vector import MakeGroup
 
 
 class SerialSampler(NotRealTime):

@@ -12,22 +12,12 @@ from roboloop.core.errors import ConfigError
 from roboloop.core.raised import CRASHES, place_of
 from roboloop.core.rng import derive
 from roboloop.core.types import Array, Env, Policy, Rollout, State
-from roboloop.envs import registry
-from roboloop.envs.config import EnvConfig
 from roboloop.envs.vector import VectorWorld
 from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.group import RESET, STEP, EnvGroup, GroupPlan
 
-MakeGroup = Callable[[Callable[[int], Env], GroupPlan, RolloutShape, int], EnvGroup]
-"""From what makes an environment, the group's plan, the rollout's shape and the faults that are allowed."""
 VALUE_ROWS = 32
 """Last observations whose values are asked for at once: policies keep a network for few numbers of rows."""
-
-
-def group_maker(cfg: EnvConfig) -> MakeGroup:
-    """Return what makes groups: of single environments, or of one simulator each where the suite has such."""
-    make_world = registry.vector_maker(cfg)
-    return EnvGroup if make_world is None else partial(VectorGroup, make_world)
 
 
 class VectorGroup(EnvGroup):

@@ -17,7 +17,7 @@ from roboloop.envs import registry
 from roboloop.sample.board import SharedBoard
 from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.group import EnvBroken, EnvGroup, GroupPlan
-from roboloop.sample.vector import group_maker
+from roboloop.sample.groups import group_maker
 
 
 def main(channel: Channel, memory_fd: int) -> None:

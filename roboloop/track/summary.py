@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from roboloop.core.config import read_file
+from roboloop.core.config import flatten, read_file
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.files import is_directory, is_inside, is_regular, read_json
 from roboloop.track.curves import Curve, Traced, read_curves, shown_as
@@ -201,14 +201,6 @@ def renamed(runs: Sequence[RunSummary], names: Mapping[str, str]) -> list[RunSum
     """Return runs whose experiments have other names."""
     shown = shown_as([run.experiment for run in runs], names)
     return [replace(run, experiment=name) for run, name in zip(runs, shown, strict=True)]
-
-
-def flatten(data: Mapping[str, Any], where: str = "") -> Facts:
-    """Return nested keys as one level, joined by dots."""
-    flat: Facts = {}
-    for key, value in data.items():
-        flat |= flatten(value, f"{where}{key}.") if isinstance(value, Mapping) else {f"{where}{key}": value}
-    return flat
 
 
 def _own(run: Path, folder: str, notes: list[str]) -> list[Path]:

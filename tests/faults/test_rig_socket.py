@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roboloop.core.errors import ConfigError
+from roboloop.core.errors import ConfigError, RobotFault
 from roboloop.core.wire import decode, encode
 from roboloop.envs.panda import drivers
 from roboloop.envs.panda.admission import token_path
 from roboloop.envs.panda.client import ProcessPanda
 from roboloop.envs.panda.config import PandaConfig
 from roboloop.envs.panda.link import LONGEST, Garbled, Unpacker, command_to_data, pack, reading_to_data
-from roboloop.envs.panda.robot import Command, Reading, RobotFault
+from roboloop.envs.panda.robot import Command, Reading
 from roboloop.envs.panda.suite import PandaEnvConfig
 from roboloop.envs.registry import check_reachable
 from tests.rigs import Standing, first_fault

@@ -30,8 +30,8 @@ from roboloop.run.build import build
 from roboloop.run.rundir import RunDir
 from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.group import EnvBroken, EnvGroup, plans
+from roboloop.sample.groups import group_maker
 from roboloop.sample.serial import SerialSampler
-from roboloop.sample.vector import group_maker
 from tests.run.helpers import make_runner, remains, resume, train
 from tests.run.test_resume import assert_same
 from tests.sample.vectors import Brittle, Watched, length_of

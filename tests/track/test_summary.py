@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
+from roboloop.core.config import flatten
 from roboloop.core.errors import DataError
 from roboloop.core.sealed import Chain
 from roboloop.track.curves import MOST_POINTS
 from roboloop.track.report import markdown, page
 from roboloop.track.report.document import sections
 from roboloop.track.report.facts import videos
-from roboloop.track.summary import Prediction, flatten, read_summary, seconds_at
+from roboloop.track.summary import Prediction, read_summary, seconds_at
 from roboloop.track.summary_file import load, save
 from tests.run.fake_runs import lines, write_eval, write_run
 

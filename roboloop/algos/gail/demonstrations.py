@@ -6,13 +6,12 @@ from pathlib import Path
 
 from roboloop.algos.spec import Setup
 from roboloop.core.errors import ConfigError
+from roboloop.core.fields import first_difference
 from roboloop.core.types import EnvSpec
 from roboloop.data.config import ExpertConfig
 from roboloop.data.dataset import Dataset
 from roboloop.data.experts import ExpertBuffer, open_experts
 from roboloop.envs import registry
-
-SPACES = ("obs_shape", "obs_dtype", "action_low", "action_high", "action_choices")
 
 
 def demonstrations(expert: ExpertConfig, setup: Setup, tasks: tuple[str, ...] = ()) -> ExpertBuffer:
@@ -26,11 +25,6 @@ def demonstrations(expert: ExpertConfig, setup: Setup, tasks: tuple[str, ...] = 
 def task_names(setup: Setup) -> tuple[str, ...]:
     """Return the tasks of an environment, the main one first; one that names none has one."""
     return setup.spec.tasks or (registry.task_name(setup.env.id),)
-
-
-def first_difference(spec: EnvSpec, other: EnvSpec) -> str:
-    """Return the first thing in which the spaces of two environments differ; empty where a policy fits both."""
-    return next((name for name in SPACES if getattr(spec, name) != getattr(other, name)), "")
 
 
 def check_spaces(env_id: str, spec: EnvSpec, dataset: Dataset) -> None:

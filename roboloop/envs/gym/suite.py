@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from roboloop.core.errors import ConfigError
+from roboloop.core.tasks import SEPARATOR
 from roboloop.envs.config import EnvConfig, PictureEnvConfig
 from roboloop.envs.suite import Suite
-from roboloop.envs.task_set import SEPARATOR
 
 IDS = (
     "HalfCheetah-v5",

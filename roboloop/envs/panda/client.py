@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from roboloop.core.errors import RobotFault
 from roboloop.envs.panda.config import PandaConfig
 from roboloop.envs.panda.drivers import ANSWER_S, driver
 from roboloop.envs.panda.features import features
 from roboloop.envs.panda.link import Garbled, Unpacker, command_to_data, pack, reading_from_data, shown, whole_number
-from roboloop.envs.panda.robot import Command, ConnectionCut, DriverDied, Reading, Robot, RobotFault
+from roboloop.envs.panda.robot import Command, ConnectionCut, DriverDied, Reading, Robot
 from roboloop.envs.panda.tasks import TABLE
 
 SEND_S = 0.2

@@ -9,11 +9,11 @@ from dataclasses import asdict
 from typing import Any, NamedTuple, Protocol
 
 from roboloop.core.child import START_S, Child
-from roboloop.core.errors import ConfigError, DataError
+from roboloop.core.errors import ConfigError, DataError, RobotFault
 from roboloop.envs.panda.admission import read_token, token_path
 from roboloop.envs.panda.config import PandaConfig
 from roboloop.envs.panda.link import HOST, LONGEST, Garbled, Unpacker, pack, shown, whole_number
-from roboloop.envs.panda.robot import ConnectionCut, DriverDied, RobotFault
+from roboloop.envs.panda.robot import ConnectionCut, DriverDied
 from roboloop.envs.panda.suite import PandaEnvConfig
 
 ANSWER_S = 5.0

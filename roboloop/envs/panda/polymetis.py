@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from roboloop.core.errors import MissingExtra
+from roboloop.core.errors import MissingExtra, RobotFault
 from roboloop.core.types import Array
 from roboloop.envs.panda.features import features
-from roboloop.envs.panda.robot import Command, ConnectionCut, ControllerStopped, Reading, Robot, RobotFault
+from roboloop.envs.panda.robot import Command, ConnectionCut, ControllerStopped, Reading, Robot
 from roboloop.envs.panda.tasks import GAINS, OPEN_WIDTH_M, PandaTask
 
 Camera = Callable[[], tuple[float, Array]]

@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 
+from roboloop.core.errors import RobotFault
 from roboloop.core.types import Array
 from roboloop.envs.panda.health import check
-from roboloop.envs.panda.robot import Command, Reading, Robot, RobotFault
+from roboloop.envs.panda.robot import Command, Reading, Robot
 from roboloop.envs.panda.tasks import CLEAR_Z_M, DOWN, HOME_RAD, OPEN_WIDTH_M, REOPENED_M, PandaTask
 
 PERIOD_S = 0.05

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from roboloop.core.errors import ConfigError
+from roboloop.core.errors import ConfigError, RobotFault
 from roboloop.core.types import Array, State
 from roboloop.envs.env import EpisodeEnv, Outcome
 from roboloop.envs.panda.config import PandaConfig
@@ -22,7 +22,6 @@ from roboloop.envs.panda.robot import (
     DriverDied,
     Reading,
     Robot,
-    RobotFault,
 )
 from roboloop.envs.panda.tasks import (
     AXES,

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, Self
 
 import numpy as np
 
+from roboloop.core.errors import RobotFault
 from roboloop.core.types import Array
 
 StopKind = Literal["", "controller", "limit"]
 """Why a controller does not run; empty while it does."""
-
-
-class RobotFault(RuntimeError):
-    """The robot can no longer be trusted in this episode: hold, end it where it was last seen whole, begin anew."""
 
 
 class DriverDied(RobotFault):
@@ -106,15 +103,6 @@ class Command:
     """w, x, y, z."""
     joint_pos_rad: Array | None = None
     gripper_open: bool | None = None
-
-
-@runtime_checkable
-class Holding(Protocol):
-    """What can stay where it is: a robot, or an environment on one."""
-
-    def hold(self) -> None:
-        """Stay where the arm is now."""
-        ...
 
 
 class Robot(Protocol):
