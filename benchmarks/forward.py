@@ -67,7 +67,7 @@ def make_policy(case: str, spec: EnvSpec) -> Any:
     from roboloop.algos.mtsac.config import MTSACConfig
     from roboloop.algos.mtsac.mtsac import MultiTaskSAC
     from roboloop.algos.ppo.config import PPOConfig
-    from roboloop.algos.ppo.ppo import PPO
+    from roboloop.algos.ppo.ppo import make_ppo
     from roboloop.algos.sac.config import SACConfig
     from roboloop.algos.sac.sac import make_sac
 
@@ -80,7 +80,7 @@ def make_policy(case: str, spec: EnvSpec) -> Any:
         sac = make_sac(cfg, spec, frame_stack=1, seed=0)
         return sac.policy.snapshot()
     options = {"normalize_obs": True, "processes": 1, "rollout_steps": 1, "minibatches": 1, "shards": 1}
-    return PPO(PPOConfig(**PPO_CASES[case], **options), spec, 1, 1, seed=0).policy.snapshot()
+    return make_ppo(PPOConfig(**PPO_CASES[case], **options), spec, 1, 1, seed=0).policy.snapshot()
 
 
 def spread(seconds: list[float]) -> dict[str, float]:

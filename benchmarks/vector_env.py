@@ -24,7 +24,7 @@ def collector(columns: int, is_vector: bool, policy: str) -> Callable[[], int]:
     """Return what collects one rollout and says how many steps it took."""
     from roboloop.algos.policy import UniformPolicy
     from roboloop.algos.ppo.config import PPOConfig
-    from roboloop.algos.ppo.ppo import PPO
+    from roboloop.algos.ppo.ppo import make_ppo
     from roboloop.envs import EnvConfig, make
     from roboloop.sample.buffers import RolloutShape
     from roboloop.sample.group import EnvGroup, plans
@@ -38,7 +38,7 @@ def collector(columns: int, is_vector: bool, policy: str) -> Callable[[], int]:
         lambda e: make(cfg), plans(columns, 1, 0), RolloutShape(spec, STEPS, columns), make_group=made
     )
     ppo = PPOConfig(rollout_steps=STEPS, processes=1)
-    acting = UniformPolicy(spec) if policy == "uniform" else PPO(ppo, spec, 1, columns, 0).policy
+    acting = UniformPolicy(spec) if policy == "uniform" else make_ppo(ppo, spec, 1, columns, 0).policy
     return lambda: sampler.collect(acting).num_steps
 
 

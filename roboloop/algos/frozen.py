@@ -7,51 +7,51 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+from torch import Tensor, nn
 
-from roboloop.algos.ppo.policy import PPOModel, PPOPolicy
+from roboloop.algos.learner.on_policy import OnPolicy
+from roboloop.algos.learner.policy import LearnerPolicy
+from roboloop.algos.policy import ActionScale
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, PortablePolicy
 from roboloop.envs.frozen import FrozenPolicy, Layers
 from roboloop.nets.actions import LOG_STD_MAX, LOG_STD_MIN
-from roboloop.nets.flat import Views
-from roboloop.nets.layers import as_in_out
+from roboloop.nets.actor_critic import activation_of
 from roboloop.nets.normalize import CLIP
 
 
 def freeze(policy: PortablePolicy, std: float | None = None, about: Mapping[str, Any] | None = None) -> FrozenPolicy:
     """Return what acts as a policy of PPO does; ``std`` is its deviation instead of what was learned."""
-    if not isinstance(policy, PPOPolicy):
-        raise ConfigError(f"{type(policy).__name__} cannot be frozen: only policies of PPO can")
+    learner = policy.learner if isinstance(policy, LearnerPolicy) else None
+    if not isinstance(policy, LearnerPolicy) or not isinstance(learner, OnPolicy):
+        kind = type(policy if learner is None else learner).__name__
+        raise ConfigError(f"{kind} cannot be frozen: only policies of PPO can")
     if std is not None and not 0 < std < math.inf:
         raise ConfigError(f"the deviation of a frozen policy must be above 0, not {std}")
-    model, state = PPOModel.from_data(policy.blueprint()), policy.state()
-    if not model.spec.is_continuous or model.fields.pictures or model.spec.obs_dtype.names or model.net.core != "none":
+    cfg, spec, net = learner.cfg, learner.spec, learner.net
+    if not spec.is_continuous or learner.fields.pictures or spec.obs_dtype.names or cfg.core != "none":
         raise ConfigError("only policies of plain observations, continuous actions and no memory can be frozen")
-    views: Views = state["net"]
-    names = _layer_names(model)
-    weights = [_array(as_in_out(views[f"{name}.weight"], views[f"{name}.bias"])) for name in names]
-    biases = [_array(views[f"{name}.bias"]) for name in names]
-    action_dim = model.spec.action_dim
-    log_std = np.zeros(0, np.float32) if "log_std" not in views else _array(views["log_std"])
-    log_std = log_std.clip(LOG_STD_MIN, LOG_STD_MAX) if std is None else np.full(action_dim, math.log(std), np.float32)
-    # the last layer may say deviations behind the means, and in a shared network the value behind both
-    outputs = action_dim if log_std.size else 2 * action_dim
-    weights[-1], biases[-1] = weights[-1][:, :outputs].copy(), biases[-1][:outputs].copy()
-    low, high = (np.array(bound, np.float32) for bound in (model.spec.action_low, model.spec.action_high))
-    norm = policy.norm("vector_norm").copy()
-    layers = Layers(
-        tuple(weights), tuple(biases), model.net.activation, low, high, log_std, norm, CLIP, (LOG_STD_MIN, LOG_STD_MAX)
-    )
-    return FrozenPolicy(layers, about)
+    if cfg.net != "mlp":
+        raise ConfigError(f"only plain layers can be frozen (algo.net mlp), not {cfg.net!r}")
+    layers = actor_layers(learner)
+    weights, biases = [_array(layer.weight.t()) for layer in layers], [_array(layer.bias) for layer in layers]
+    log_std = _array(net.log_std).clip(LOG_STD_MIN, LOG_STD_MAX) if net.has_free_std else np.zeros(0, np.float32)
+    if std is not None:  # what the last layer says of deviations behind the means is left out
+        log_std = np.full(spec.action_dim, math.log(std), np.float32)
+        weights[-1], biases[-1] = weights[-1][:, : spec.action_dim].copy(), biases[-1][: spec.action_dim].copy()
+    scale, norm = ActionScale(spec), policy.norm.numbers.reshape(2, -1).copy()
+    frozen = Layers(
+        tuple(weights), tuple(biases), activation_of(cfg, learner.fields), scale.low, scale.high, log_std, norm, CLIP,
+        (LOG_STD_MIN, LOG_STD_MAX),
+    )  # fmt: skip
+    return FrozenPolicy(frozen, about)
 
 
-def _layer_names(model: PPOModel) -> list[str]:
-    hidden = range(len(model.net.hidden))
-    if model.net.is_shared:
-        return [*(f"vector.linear{i}" for i in hidden), "head"]
-    return [f"actor.linear{i}" for i in (*hidden, len(hidden))]
+def actor_layers(learner: OnPolicy) -> list[nn.Linear]:
+    """Return the layers from observations to actions, where they are plain ones."""
+    layers = [layer for layer in learner.net.actor.modules() if isinstance(layer, nn.Linear)]
+    return [*layers, learner.net.policy]
 
 
 def _array(tensor: Tensor) -> Array:
-    return np.array(tensor.cpu().numpy(), np.float32, order="C")
+    return np.array(tensor.detach().cpu().numpy(), np.float32, order="C")

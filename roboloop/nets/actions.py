@@ -1,4 +1,4 @@
-"""The policy head for any mix of choices and continuous actions: probabilities, and their gradients written out.
+"""The policy head for any mix of choices and continuous actions.
 
 A row of parameters is ``[logits of each choice | means | log deviations]``. Choices are categorical, continuous actions
 Gaussian in units in which the environment's bounds are [-1, 1]; nothing is clipped here, since the environment does it.
@@ -25,12 +25,11 @@ _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
 class Density(NamedTuple):
-    """What parameters say about given actions, ``[N]`` each, and what the gradient needs."""
+    """What parameters say about given actions, ``[N]`` each."""
 
     log_prob: Tensor
     entropy: Tensor
     uniform_kl: Tensor  # mean of KL(pi || uniform) and KL(uniform || pi), over choices only
-    kept: tuple[tuple[Tensor, ...], ...]  # by each part of the head
 
 
 class ActionPart(Protocol):
@@ -60,18 +59,6 @@ class ActionPart(Protocol):
         """Return log-probability, entropy and divergence from uniform."""
         ...
 
-    def gradient(self, kept: tuple[Tensor, ...], d_log_prob: Tensor, d_entropy: Tensor, d_kl: Tensor) -> Tensor:
-        """Return the gradient by the parameters, given those by the three results ``[N, 1]``."""
-        ...
-
-    def kl(self, old: Tensor, new: Tensor, mask: Tensor | None) -> Tensor:
-        """Return KL(old || new) ``[N]``."""
-        ...
-
-    def kl_gradient(self, old: Tensor, new: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the gradient of ``kl`` by the new parameters."""
-        ...
-
 
 class Choices:
     """Independent categorical choices among ``sizes``."""
@@ -89,7 +76,7 @@ class Choices:
 
     def sample(self, params: Tensor, noise: Tensor, mask: Tensor | None) -> Tensor:
         """Let exponential clocks race: the argmax of log p - log lot falls on each choice with its probability."""
-        return self._largest(_possible(params, mask) - noise.clamp_min(_LEAST_LOT).log_())
+        return self._largest(_possible(params, mask) - noise.clamp_min(_LEAST_LOT).log())
 
     def mode(self, params: Tensor, mask: Tensor | None) -> Tensor:
         """Return the likeliest choices."""
@@ -101,29 +88,11 @@ class Choices:
 
     def density(self, params: Tensor, action: Tensor, mask: Tensor | None) -> Density:
         """Return log-probability, entropy and divergence from uniform over what is possible."""
-        log_p, chosen, uniform = self._log_p(params, mask), self.chosen(action), self._uniform_of(params, mask)
-        entropies = -self._sums(log_p.exp() * log_p)
+        log_p, uniform = self._log_p(params, mask), self._uniform_of(params, mask)
+        entropy = -(log_p.exp() * log_p).sum(1)
         # KL(pi || u) = sum p log p - sum u log u, since u is the same for all that is possible; KL(u || pi) likewise
         gap = (uniform * log_p).sum(1)
-        entropy = entropies.sum(1)
-        kept = (log_p, chosen, entropies, uniform)
-        return Density(log_p.gather(1, chosen).sum(1), entropy, -0.5 * (entropy + gap), (kept,))
-
-    def gradient(self, kept: tuple[Tensor, ...], d_log_prob: Tensor, d_entropy: Tensor, d_kl: Tensor) -> Tensor:
-        """dH/dlogit = -p (log p + H); dKL(u || pi)/dlogit = p - u; dlog p(chosen)/dlogit = [chosen] - p."""
-        log_p, chosen, entropies, uniform = kept
-        p, half = log_p.exp(), 0.5 * d_kl
-        d_logits = p * (log_p + self._spread(entropies)) * (half - d_entropy) + (p - uniform) * half - p * d_log_prob
-        return d_logits.scatter_add_(1, chosen, d_log_prob.expand_as(chosen))
-
-    def kl(self, old: Tensor, new: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the sum of p (log p - log q)."""
-        log_p = self._log_p(old, mask)
-        return (log_p.exp() * (log_p - self._log_p(new, mask))).sum(1)
-
-    def kl_gradient(self, old: Tensor, new: Tensor, mask: Tensor | None) -> Tensor:
-        """Return q - p."""
-        return self._log_p(new, mask).exp() - self._log_p(old, mask).exp()
+        return Density(log_p.gather(1, self.chosen(action)).sum(1), entropy, -0.5 * (entropy + gap))
 
     def _log_p(self, params: Tensor, mask: Tensor | None) -> Tensor:
         logits = _possible(params, mask)
@@ -136,7 +105,8 @@ class Choices:
         if mask is None:
             return self._uniform.to(params)
         possible = mask.to(params.dtype)
-        return possible / self._spread(self._sums(possible).clamp_min_(1.0))
+        parts = [possible[:, part] for part in self._slices]
+        return torch.cat([part / part.sum(1, keepdim=True).clamp_min(1.0) for part in parts], dim=1)
 
     def _largest(self, scores: Tensor) -> Tensor:
         return torch.stack([scores[:, part].argmax(1) for part in self._slices], dim=1).to(scores.dtype)
@@ -144,19 +114,6 @@ class Choices:
     def chosen(self, action: Tensor) -> Tensor:
         """Return where among the logits each row's choices lie."""
         return action.to(torch.int64) + self._starts.to(action.device)
-
-    def _sums(self, per_logit: Tensor) -> Tensor:
-        """Sum over each choice's logits: ``[N, choices]``."""
-        if len(self._slices) == 1:
-            return per_logit.sum(1, keepdim=True)
-        return torch.cat([per_logit[:, part].sum(1, keepdim=True) for part in self._slices], dim=1)
-
-    def _spread(self, per_choice: Tensor) -> Tensor:
-        """Repeat each choice's number for its logits: ``[N, logits]``, or ``[N, 1]`` where there is one choice."""
-        if len(self._slices) == 1:
-            return per_choice
-        parts = [per_choice[:, i : i + 1].expand(-1, s.stop - s.start) for i, s in enumerate(self._slices)]
-        return torch.cat(parts, dim=1)
 
 
 class Gaussian:
@@ -171,44 +128,23 @@ class Gaussian:
 
     def sample(self, params: Tensor, noise: Tensor, mask: Tensor | None) -> Tensor:
         """Return mean + std * noise."""
-        mean, log_std, _ = _mean_log_std(params)
+        mean, log_std = _mean_log_std(params)
         return torch.addcmul(mean, log_std.exp(), noise)
 
     def mode(self, params: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the means, as a copy: the parameters may lie in memory that the next forward pass overwrites."""
-        return params.chunk(2, dim=1)[0].clone()
+        """Return the means."""
+        return params.chunk(2, dim=1)[0]
 
     def log_prob(self, params: Tensor, action: Tensor, mask: Tensor | None) -> Tensor:
         """Return -z^2 / 2 - log std - log(2 pi) / 2, summed."""
-        mean, log_std, _ = _mean_log_std(params)
+        mean, log_std = _mean_log_std(params)
         return _log_normal((action - mean) / log_std.exp(), log_std)
 
     def density(self, params: Tensor, action: Tensor, mask: Tensor | None) -> Density:
         """Return log-probability and entropy; no divergence."""
-        mean, log_std, raw_log_std = _mean_log_std(params)
-        std = log_std.exp()
-        z = (action - mean) / std
+        mean, log_std = _mean_log_std(params)
         entropy = log_std.sum(1) + log_std.shape[1] * (0.5 + _HALF_LOG_2PI)
-        return Density(_log_normal(z, log_std), entropy, torch.zeros_like(entropy), ((z, std, log_std == raw_log_std),))
-
-    def gradient(self, kept: tuple[Tensor, ...], d_log_prob: Tensor, d_entropy: Tensor, d_kl: Tensor) -> Tensor:
-        """d(log p)/dmean = z / std; d(log p)/dlog_std = z^2 - 1; dH/dlog_std = 1; nothing where log_std was clamped."""
-        z, std, is_free = kept
-        d_log_std = torch.addcmul(d_entropy - d_log_prob, z.square(), d_log_prob).mul_(is_free)
-        return torch.cat((z / std * d_log_prob, d_log_std), dim=1)
-
-    def kl(self, old: Tensor, new: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the sum of log(std' / std) + (std^2 + (mean - mean')^2) / (2 std'^2) - 1/2."""
-        (mean_p, log_std_p, _), (mean_q, log_std_q, _) = _mean_log_std(old), _mean_log_std(new)
-        squares = (2.0 * log_std_p).exp() + (mean_p - mean_q).square()
-        return (log_std_q - log_std_p + 0.5 * squares * (-2.0 * log_std_q).exp() - 0.5).sum(1)
-
-    def kl_gradient(self, old: Tensor, new: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the gradient of ``kl`` by the new parameters."""
-        (mean_p, log_std_p, _), (mean_q, log_std_q, raw_log_std_q) = _mean_log_std(old), _mean_log_std(new)
-        precision, distance = (-2.0 * log_std_q).exp(), mean_q - mean_p
-        d_log_std = 1.0 - ((2.0 * log_std_p).exp() + distance.square()) * precision
-        return torch.cat((distance * precision, d_log_std * (log_std_q == raw_log_std_q)), dim=1)
+        return Density(_log_normal((action - mean) / log_std.exp(), log_std), entropy, torch.zeros_like(entropy))
 
 
 class ActionHead:
@@ -224,7 +160,8 @@ class ActionHead:
         if continuous:
             self._parts.append(Gaussian(continuous))
         # from the parts' order of columns to the environment's
-        self._order = np.argsort([*chosen, *continuous]).tolist()
+        self._order = torch.from_numpy(np.argsort([*chosen, *continuous]))
+        self._columns = [torch.tensor(part.columns) for part in self._parts]
         self.num_params = sum(part.num_params for part in self._parts)
 
     def noise(self, rng: np.random.Generator, rows: int) -> Array:
@@ -253,28 +190,12 @@ class ActionHead:
         if len(found) == 1:
             return found[0]
         a, b = found
-        return Density(a.log_prob + b.log_prob, a.entropy + b.entropy, a.uniform_kl + b.uniform_kl, a.kept + b.kept)
-
-    def gradient(self, of: Density, d_log_prob: Tensor, d_entropy: Tensor, d_uniform_kl: Tensor) -> Tensor:
-        """Return the gradient by the parameters, given those by the three results ``[N]``."""
-        wanted = [d.unsqueeze(1) for d in (d_log_prob, d_entropy, d_uniform_kl)]
-        found = [part.gradient(kept, *wanted) for part, kept in zip(self._parts, of.kept, strict=True)]
-        return found[0] if len(found) == 1 else torch.cat(found, dim=1)
-
-    def kl(self, old: Tensor, new: Tensor, mask: Tensor | None) -> Tensor:
-        """Return KL(old || new) ``[N]`` of two rows of parameters."""
-        pairs = zip(self._parts, self._params(old), self._params(new), strict=True)
-        return torch.stack([part.kl(p, q, mask) for part, p, q in pairs]).sum(0)
-
-    def kl_gradient(self, old: Tensor, new: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the gradient of ``kl`` by the new parameters."""
-        pairs = zip(self._parts, self._params(old), self._params(new), strict=True)
-        return torch.cat([part.kl_gradient(p, q, mask) for part, p, q in pairs], dim=1)
+        return Density(a.log_prob + b.log_prob, a.entropy + b.entropy, a.uniform_kl + b.uniform_kl)
 
     def _each(self, params: Tensor, action: Tensor) -> list[tuple[ActionPart, Tensor, Tensor]]:
         if len(self._parts) == 1:
             return [(self._parts[0], params, action)]
-        columns = [action[:, part.columns] for part in self._parts]
+        columns = [action.index_select(1, each.to(action.device)) for each in self._columns]
         return list(zip(self._parts, self._params(params), columns, strict=True))
 
     def _params(self, params: Tensor) -> list[Tensor]:
@@ -284,17 +205,17 @@ class ActionHead:
         return [columns] if len(sizes) == 1 else list(torch.split(columns, sizes, dim=1))
 
     def _together(self, found: list[Tensor]) -> Tensor:
-        return found[0] if len(found) == 1 else torch.cat(found, dim=1)[:, self._order]
+        return found[0] if len(found) == 1 else torch.cat(found, dim=1).index_select(1, self._order.to(found[0].device))
 
 
 def _possible(logits: Tensor, mask: Tensor | None) -> Tensor:
     return logits if mask is None else torch.where(mask, logits, IMPOSSIBLE)
 
 
-def _mean_log_std(params: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    mean, raw_log_std = params.chunk(2, dim=1)
-    return mean, raw_log_std.clamp(LOG_STD_MIN, LOG_STD_MAX), raw_log_std
+def _mean_log_std(params: Tensor) -> tuple[Tensor, Tensor]:
+    mean, log_std = params.chunk(2, dim=1)
+    return mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
 
 
 def _log_normal(z: Tensor, log_std: Tensor) -> Tensor:
-    return torch.addcmul(log_std, z, z, value=0.5).sum(1).neg_().sub_(z.shape[1] * _HALF_LOG_2PI)
+    return torch.addcmul(log_std, z, z, value=0.5).sum(1).neg() - z.shape[1] * _HALF_LOG_2PI

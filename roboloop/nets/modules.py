@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from roboloop.core.resolve import load_named
-from roboloop.nets.heads import LOG_STD_MAX, LOG_STD_MIN
 
+LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
+"""Bounds of the logarithm of a tanh-Gaussian's deviation."""
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU, "silu": nn.SiLU}
 
 
@@ -83,11 +84,16 @@ def residual(widths: Sequence[int]) -> nn.Sequential:
 
 def make_net(cfg: Any, inputs: int, outputs: int) -> nn.Module:
     """Return the network that a config names: ``net``, of the widths ``hidden``."""
+    widths = [inputs, *cfg.hidden, outputs]
+    return own_net(cfg, inputs, outputs) or mlp(widths, norm="layer" if cfg.layer_norm else None)
+
+
+def own_net(cfg: Any, inputs: int, outputs: int) -> nn.Module | None:
+    """Return the network that a config names where it is no plain one."""
     if ":" in cfg.net:
         module: nn.Module = load_named(cfg.net, "algo.net")(inputs, outputs, cfg)
         return module
-    widths = [inputs, *cfg.hidden, outputs]
-    return residual(widths) if cfg.net == "residual" else mlp(widths, norm="layer" if cfg.layer_norm else None)
+    return residual([inputs, *cfg.hidden, outputs]) if cfg.net == "residual" else None
 
 
 class Ensemble(nn.ModuleList):

@@ -17,12 +17,12 @@ from roboloop.core.types import Array
 
 
 class GroupedLinear(nn.Module):
-    """K linear layers; drawn as ``nn.Linear`` draws its weights."""
+    """K linear layers ``[K, inputs, outputs]``; drawn as ``nn.Linear`` draws its weights."""
 
     def __init__(self, groups: int, inputs: int, outputs: int) -> None:
         super().__init__()
         bound = 1.0 / math.sqrt(inputs)
-        self.weight = nn.Parameter(torch.empty(groups, outputs, inputs).uniform_(-bound, bound))
+        self.weight = nn.Parameter(torch.empty(groups, inputs, outputs).uniform_(-bound, bound))
         self.bias = nn.Parameter(torch.empty(groups, outputs).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -32,7 +32,7 @@ class GroupedLinear(nn.Module):
 
     def by_group(self, x: Tensor) -> Tensor:
         """Return ``[K, n, outputs]`` for ``[K, n, inputs]``."""
-        return torch.baddbmm(self.bias.unsqueeze(1), x, self.weight.mT)
+        return torch.baddbmm(self.bias.unsqueeze(1), x, self.weight)
 
 
 def with_heads(groups: int, shared: Sequence[int], own: Sequence[int], layer_norm: bool = False) -> nn.Sequential:

@@ -35,7 +35,7 @@ from roboloop.core.types import Array, State
 from roboloop.data.journal import Frontier
 from roboloop.track.metrics import LogMark
 
-FORMAT = 2
+FORMAT = 3
 _TENSORS, _MANIFEST = "state.safetensors", "manifest.json"
 _NAME = re.compile(r"step-(\d{12,18})")
 _MOST_MANIFEST_BYTES = 256 << 20

@@ -117,9 +117,8 @@ def _together(out: Path, contract: Path) -> Iterator[tuple[Path, Path]]:
 
 def write_policy(run: RunDir, which: str, out: Path) -> dict[str, Any]:
     """Write the policy of a checkpoint once it has proved equal; return its contract."""
-    from roboloop.algos.graph import onnx_model
+    from roboloop.algos.graph import ACTION, MEMORY, MEMORY_AFTER, onnx_model
     from roboloop.envs import registry
-    from roboloop.nets.graph import ACTION, MEMORY, MEMORY_AFTER
     from roboloop.run import build
 
     cfg, point, line = run.config, run.pick(which), LiveLine()
@@ -169,7 +168,7 @@ class OnnxPolicy:
     def __init__(self, model: bytes) -> None:
         import onnxruntime
 
-        from roboloop.nets.graph import MEMORY, REWARD_SO_FAR
+        from roboloop.algos.graph import MEMORY, REWARD_SO_FAR
         from roboloop.nets.transformer import GATHERED
 
         options = onnxruntime.SessionOptions()

@@ -12,7 +12,7 @@ import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -262,9 +262,11 @@ def _as_trained(known: argparse.Namespace, flags: list[str]) -> RecordActor:
 
 
 def _with_std(policy: PortablePolicy, std: float, run: RunDir) -> PortablePolicy:
-    if not getattr(policy, "has_std", False):
+    from roboloop.algos.learner.on_policy import with_std  # not before it is needed: it imports torch
+
+    steady = with_std(policy, std)
+    if steady is None:
         raise DataError(f"--std is for continuous actions of PPO: {run.path} trained {run.config.algo.name}")
-    steady: PortablePolicy = cast("Any", policy).with_std(std)
     return steady
 
 

@@ -15,7 +15,7 @@ from roboloop.algos.gail.losses import EpisodeCounts
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.state import equal, join, split
 from roboloop.core.types import EnvSpec
-from roboloop.nets.discriminator import DiscriminatorNet
+from roboloop.nets.discriminator import DiscriminatorNet, SpectralLinear
 from roboloop.nets.flat import Layout
 
 SPEC = EnvSpec((3,), np.dtype(np.float32), (-2.0, -1.0), (2.0, 1.0), 100)
@@ -65,8 +65,8 @@ def test_the_slopes_of_a_linear_discriminator_are_its_weights_wherever_they_are_
     disc = make(num_tasks=2, hidden=(), ends="none", gradient_penalty=3.0)
     rng = np.random.default_rng(0)
     policy, experts, held_out = batch(rng, num_tasks=2)
-    weight = np.array(disc.state()["net"]["linear0.weight"])  # [tasks, inputs]: long rows
-    bias = np.array(disc.state()["net"]["linear0.bias"])
+    weight = np.array(disc.state()["net"]["0.weight"])  # [tasks, inputs]: long rows
+    bias = np.array(disc.state()["net"]["0.bias"])
     metrics = disc.update(policy, experts, held_out)
     rows = np.concatenate([policy.obs, experts.obs.reshape(-1, 3)]).astype(np.float64)
     mean, std = rows.mean(0), np.sqrt(rows.var(0) + 1e-8)
@@ -83,18 +83,22 @@ def test_the_slopes_of_a_linear_discriminator_are_its_weights_wherever_they_are_
 
 
 def test_the_gradient_of_the_whole_is_that_of_finite_differences() -> None:
-    net = DiscriminatorNet(4, (5,), 2)
-    rng = np.random.default_rng(1)
-    flat = net.layout.zeros().double()
-    flat += torch.from_numpy(rng.normal(0, 0.5, flat.shape))
+    net = DiscriminatorNet(4, (5,), 2).double()
+    rng, shapes = np.random.default_rng(1), {name: p.shape for name, p in net.named_parameters()}
+    flat = torch.from_numpy(rng.normal(0, 0.5, sum(p.numel() for p in net.parameters())))
     policy, expert = torch.from_numpy(rng.normal(size=(6, 4))), torch.from_numpy(rng.normal(size=(2, 6, 4)))
     between = losses.interpolated(policy, expert, torch.from_numpy(rng.random((2, 6, 4))))
 
     def loss(at: torch.Tensor) -> torch.Tensor:
-        weights, x = net.layout.views(at), between.clone().requires_grad_()
-        (slopes,) = torch.autograd.grad(net.own_logits(weights, {}, x).sum(), x, create_graph=True)
-        even = torch.full((1, 6), 1 / 6)
-        of_policy, of_expert = net.logits(weights, {}, policy), net.own_logits(weights, {}, expert)
+        parts = torch.split(at, [shape.numel() for shape in shapes.values()])
+        weights = {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+        x, even = between.clone().requires_grad_(), torch.full((1, 6), 1 / 6)
+
+        def own(rows: torch.Tensor) -> torch.Tensor:
+            return torch.func.functional_call(net, weights, rows).diagonal(dim1=0, dim2=2).t()
+
+        (slopes,) = torch.autograd.grad(own(x).sum(), x, create_graph=True)
+        of_policy, of_expert = torch.func.functional_call(net, weights, policy).t(), own(expert)
         return losses.logistic_loss(of_policy, of_expert, even, even) + 10 * losses.slope_penalty(slopes)
 
     leaf = flat.clone().requires_grad_()
@@ -111,24 +115,21 @@ def test_the_gradient_of_the_whole_is_that_of_finite_differences() -> None:
 
 def test_own_logits_are_the_diagonal_of_all_logits() -> None:
     net = DiscriminatorNet(4, (8, 8), 3)
-    weights = net.layout.views(net.layout.zeros())
-    net.initialise(weights, {}, np.random.default_rng(0))
     x = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(0))
-    everything = torch.stack([net.logits(weights, {}, rows) for rows in x])
-    assert torch.allclose(net.own_logits(weights, {}, x), everything[range(3), range(3)], atol=1e-6)
+    everything = torch.stack([net.logits(rows) for rows in x])
+    assert torch.allclose(net.own_logits(x), everything[range(3), range(3)], atol=1e-6)
 
 
 def test_spectral_norms_keep_every_layer_from_stretching() -> None:
     net = DiscriminatorNet(4, (8,), 2, spectral_norm=True)
-    weights, directions = (layout.views(layout.zeros()) for layout in (net.layout, net.directions))
-    net.initialise(weights, directions, np.random.default_rng(0))
-    for view in weights.values():
-        view.mul_(7.0)
+    for parameter in net.parameters():
+        parameter.data.mul_(7.0)
     for _ in range(200):
-        net.follow(weights, directions)
-    for i in range(2):
-        matrix, _ = net._layer(weights, directions, i)
-        assert float(torch.linalg.matrix_norm(matrix, 2)) == pytest.approx(1.0, rel=1e-4)
+        net.follow()
+    layers = [layer for layer in net if isinstance(layer, SpectralLinear)]
+    assert len(layers) == 2
+    for layer in layers:
+        assert float(torch.linalg.matrix_norm(layer.scaled, 2)) == pytest.approx(1.0, rel=1e-4)
 
 
 def test_the_three_forms_of_reward() -> None:
@@ -169,7 +170,7 @@ def test_an_end_is_paid_as_the_time_after_it_for_ever() -> None:
     lasting = disc.rewards(some.obs, some.action, np.zeros(5, bool))
     ending = disc.rewards(some.obs, some.action, np.ones(5, bool))
     with torch.no_grad():
-        after = float(disc._after(disc._weights))
+        after = float(disc._after())
     assert (ending - lasting)[0] == pytest.approx([after * sum(GAMMA**t for t in range(1, 400))] * 5, rel=1e-4)
 
 

@@ -13,9 +13,10 @@ import pytest
 from safetensors.numpy import load, save
 
 from roboloop.algos.frozen import freeze
+from roboloop.algos.learner.policy import LearnerPolicy
 from roboloop.algos.policy import UniformPolicy, in_bounds
 from roboloop.algos.ppo.config import PPOConfig
-from roboloop.algos.ppo.ppo import PPO, PPOPolicy
+from roboloop.algos.ppo.ppo import make_ppo
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.types import EnvSpec
 from roboloop.envs.frozen import FrozenPolicy, load_all
@@ -29,9 +30,9 @@ NETS = {
 }
 
 
-def policy(spec: EnvSpec = SPEC, **options) -> PPOPolicy:
+def policy(spec: EnvSpec = SPEC, **options) -> LearnerPolicy:
     """Return a policy in which no number is what it was at the start."""
-    algo = PPO(PPOConfig(**{"hidden": (16, 8), "processes": 1, **options}), spec, 1, 8, seed=0)
+    algo = make_ppo(PPOConfig(**{"hidden": (16, 8), "processes": 1, **options}), spec, 1, 8, seed=0)
     weights = np.zeros(algo.policy.num_weights, np.float32)
     algo.policy.write_weights(weights)
     weights += np.random.default_rng(1).normal(0, 0.2, weights.shape).astype(np.float32)

@@ -13,8 +13,8 @@ from roboloop.algos.gail.discriminator import Discriminator, Steps
 from roboloop.algos.gail.discriminator_config import DiscriminatorConfig
 from roboloop.algos.gail.gail import GAIL, make_gail, taken_steps
 from roboloop.algos.gail.losses import EpisodeCounts
+from roboloop.algos.learner.returns import ends_of, gae
 from roboloop.algos.ppo.config import PPOConfig
-from roboloop.algos.ppo.returns import ends_of, gae
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import EpisodeEnd, Rollout
 from roboloop.data.config import ExpertConfig
@@ -103,7 +103,7 @@ def test_the_clock_is_bootstrapped_through_and_the_end_of_the_world_is_paid_for_
     algo.update(rollout)
     obs, action = rollout.obs[:-1, 0], rollout.action[:, 0]
     plain = disc.rewards(obs, action, np.zeros(4, bool))[0]
-    after = float(disc._after(disc._weights)[0])
+    after = float(disc._after()[0])
     wanted = plain + np.array([0, 0, 1, 0]) * after * GAMMA / (1 - GAMMA)  # paid by what has just been learned
     np.testing.assert_allclose(rl.rollout.reward[:, 0], wanted, rtol=1e-5)
     found = gae(rl.rollout.reward, rl.rollout.value, ends_of(rl.rollout), GAMMA, 0.0)
@@ -176,7 +176,7 @@ def test_returns_are_scaled_by_what_the_discriminator_pays(demos: Path) -> None:
     steps = taken_steps(rollout)
     paid = algo._discriminator.rewards(*steps)[0].reshape(rollout.reward.shape)
     returns = gae(paid, rollout.value, ends_of(rollout), FAST.gamma, FAST.gae_lambda).value
-    assert algo.policy.norm("return_norm").tolist() == pytest.approx([returns.mean(), returns.std()], rel=1e-2)
+    assert algo.policy.learner.return_norm.tolist() == pytest.approx([returns.mean(), returns.std()], rel=1e-2)
     algo.close()
 
 

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from roboloop.algos.learner.policy import LearnerPolicy
 from roboloop.algos.mtsac.mtsac import MultiTaskSAC
 from roboloop.algos.policy import ActorPolicy, UniformPolicy
 from roboloop.algos.ppo.config import PPOConfig
-from roboloop.algos.ppo.ppo import PPO
+from roboloop.algos.ppo.ppo import PPO, make_ppo
 from roboloop.algos.sac.config import SACConfig
 from roboloop.core.state import spec_from_data, spec_to_data
 from roboloop.core.types import Decision, EnvSpec, PortablePolicy
@@ -70,7 +71,7 @@ def test_a_sac_policy_travels(normalize_obs: bool, layer_norm: bool) -> None:
 )
 def test_a_ppo_policy_travels(change: dict[str, Any]) -> None:
     cfg = PPOConfig(**{**SMALL, **change})
-    ppo = PPO(cfg, Anything.spec, 1, num_envs=4, seed=0)
+    ppo = make_ppo(cfg, Anything.spec, 1, num_envs=4, seed=0)
     player = Player(Anything(4), ppo.policy)
     for _ in range(2):
         ppo.update(player.collect(ppo.policy, 4))
@@ -78,7 +79,7 @@ def test_a_ppo_policy_travels(change: dict[str, Any]) -> None:
     others = [
         rebuilt(ppo.policy),
         ppo.policy.snapshot(),
-        type(ppo.policy).from_state(ppo.state()["policy"], Anything.spec),
+        LearnerPolicy.from_state(PPO(cfg, Anything.spec), ppo.state()),
     ]
     for rows in (4, 1):
         obs, memory = player.world.obs[:rows], np.random.default_rng(0).normal(size=(rows, ppo.policy.memory_size))
@@ -89,7 +90,7 @@ def test_a_ppo_policy_travels(change: dict[str, Any]) -> None:
 
 
 def test_what_a_policy_said_is_not_overwritten_later() -> None:
-    ppo = PPO(PPOConfig(**{**SMALL, "core": "gru"}), Anything.spec, 1, num_envs=4, seed=0)
+    ppo = make_ppo(PPOConfig(**{**SMALL, "core": "gru"}), Anything.spec, 1, num_envs=4, seed=0)
     world, memory = Anything(4), np.zeros((4, 8), np.float32)
     said = ppo.policy.act(world.obs, memory, False, np.random.default_rng(0))
     kept = Decision(*(np.copy(x) for x in said if x is not None))
@@ -100,7 +101,9 @@ def test_what_a_policy_said_is_not_overwritten_later() -> None:
 
 def test_an_action_in_the_environments_own_units_is_not_overwritten_either() -> None:
     spec = dataclasses.replace(SPEC, action_low=(-1.0,) * SPEC.action_dim, action_high=(1.0,) * SPEC.action_dim)
-    ppo = PPO(PPOConfig(**{**SMALL, "shared_trunk": True, "state_dependent_std": True}), spec, 1, num_envs=4, seed=0)
+    ppo = make_ppo(
+        PPOConfig(**{**SMALL, "shared_trunk": True, "state_dependent_std": True}), spec, 1, num_envs=4, seed=0
+    )
     obs, memory = np.ones((4, *spec.obs_shape), np.float32), np.zeros((4, 0), np.float32)
     said = ppo.policy.act(obs, memory, False, np.random.default_rng(0)).action
     kept = said.copy()
@@ -109,7 +112,7 @@ def test_an_action_in_the_environments_own_units_is_not_overwritten_either() -> 
 
 
 def test_not_exploring_draws_nothing() -> None:
-    ppo, rng = PPO(PPOConfig(**SMALL), Anything.spec, 1, num_envs=4, seed=0), np.random.default_rng(0)
+    ppo, rng = make_ppo(PPOConfig(**SMALL), Anything.spec, 1, num_envs=4, seed=0), np.random.default_rng(0)
     ppo.policy.act(Anything(4).obs, np.zeros((4, 0), np.float32), False, rng)
     assert rng.bit_generator.state == np.random.default_rng(0).bit_generator.state
 
@@ -133,11 +136,11 @@ def test_specs_travel_as_json() -> None:
 
 def test_masks_must_fit_the_choices() -> None:
     with pytest.raises(Exception, match="action_mask has 7 entries, but there are 6 choices"):
-        PPO(PPOConfig(**SMALL), dataclasses.replace(Anything.spec, action_choices=(3, 0, 3)), 1, 4, 0)
+        make_ppo(PPOConfig(**SMALL), dataclasses.replace(Anything.spec, action_choices=(3, 0, 3)), 1, 4, 0)
 
 
 def test_choices_need_no_bounds_but_continuous_actions_do() -> None:
     spec = EnvSpec((2,), np.dtype(np.float32), (0.0, 0.0), (0.0, np.inf), 5, action_choices=(1, 0))
     with pytest.raises(Exception, match="finite"):
-        PPO(PPOConfig(**SMALL), spec, 1, 4, 0)
-    PPO(PPOConfig(**SMALL), dataclasses.replace(spec, action_high=(0.0, 1.0)), 1, 4, 0)
+        make_ppo(PPOConfig(**SMALL), spec, 1, 4, 0)
+    make_ppo(PPOConfig(**SMALL), dataclasses.replace(spec, action_high=(0.0, 1.0)), 1, 4, 0)

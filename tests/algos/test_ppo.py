@@ -10,13 +10,18 @@ import numpy as np
 import pytest
 import torch
 
+from roboloop.algos.learner.learner import Rows
+from roboloop.algos.learner.on_policy import FACTS, Minibatch
+from roboloop.algos.learner.policy import LearnerPolicy
+from roboloop.algos.learner.returns import ends_of, gae
+from roboloop.algos.learner.rollout_learner import RolloutLearner
 from roboloop.algos.ppo.config import PPOConfig
-from roboloop.algos.ppo.policy import PPOPolicy
-from roboloop.algos.ppo.ppo import PPO
-from roboloop.algos.ppo.returns import ends_of, gae, vtrace
-from roboloop.algos.ppo.shard import FACTS, PPOShard
+from roboloop.algos.ppo.losses import log_ratio_of
+from roboloop.algos.ppo.ppo import PPO, make_ppo
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.types import EnvSpec, Rollout
+from roboloop.nets.actor_critic import activation_of
+from tests.algos.test_returns import vtrace
 from tests.algos.test_sac import assert_same_bits
 from tests.algos.test_shards import needs_two_cores, wait_until
 from tests.algos.toys import Aim, Anything, Match, Player, World
@@ -35,21 +40,28 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
-def make(change: dict[str, Any], world: type[World] = Anything, num_envs: int = 8, seed: int = 0) -> tuple[PPO, Player]:
+def make(
+    change: dict[str, Any], world: type[World] = Anything, num_envs: int = 8, seed: int = 0
+) -> tuple[RolloutLearner, Player]:
     """Return a PPO and someone who plays by its policy."""
-    ppo = PPO(dataclasses.replace(SMALL, **change), world.spec, 1, num_envs, seed)
+    ppo = make_ppo(dataclasses.replace(SMALL, **change), world.spec, 1, num_envs, seed)
     return ppo, Player(world(num_envs), ppo.policy)
 
 
-def run_forward(ppo: PPO, rollout: Rollout) -> PPOShard:
-    """Run the first phase on a whole rollout and return the only shard."""
-    ppo._load_rollout(rollout, np.ones(ppo._shape.num_envs, np.float32))
-    ppo._staging.put("index", np.arange(ppo._shape.num_units).reshape(1, -1))
-    ppo._staging.put("one_over_count", np.float32(1.0 / rollout.num_steps))
-    ppo._pool.run(PPOShard.PHASES[:1])
-    shard = ppo._pool._shards[0]
-    assert isinstance(shard, PPOShard)
-    return shard
+def learner_of(ppo: RolloutLearner) -> PPO:
+    assert isinstance(ppo.policy.learner, PPO)
+    return ppo.policy.learner
+
+
+def rows_of(ppo: RolloutLearner, rollout: Rollout) -> tuple[Minibatch, torch.Tensor]:
+    """Return what the present network says of a whole rollout, and log pi / pi_old, by the only shard."""
+    ppo._load_rollout(rollout, np.ones(ppo._num_envs, np.float32))
+    (index,) = ppo._minibatches()
+    ppo.trainer.put("index", np.sort(index))
+    batch: Rows = ppo.trainer.pool.own_shard.losses["loss"]._batch
+    with torch.no_grad():
+        rows = learner_of(ppo).look(batch)
+    return rows, log_ratio_of(rows.log_prob, rows.old_log_prob)
 
 
 @pytest.mark.parametrize("change", KINDS)
@@ -60,10 +72,9 @@ def test_on_the_first_pass_the_ratio_is_one_and_nothing_is_clipped(change: dict[
         metrics = ppo.update(player.collect(ppo.policy, 6))
         assert metrics["clip_fraction"] == 0.0
         assert metrics["approx_kl"] == pytest.approx(0.0, abs=1e-6)
-    shard = run_forward(
-        *(make({**change, **ONCE, "shards": 1, "lr_schedule": "constant"})[0], player.collect(ppo.policy, 6))
-    )
-    assert shard._log_ratio.abs().max() > 1e-4, "another policy's ratio is not one"
+    other, _ = make({**change, **ONCE, "shards": 1, "lr_schedule": "constant"}, seed=5)
+    _, log_ratio = rows_of(other, player.collect(ppo.policy, 6))
+    assert log_ratio.abs().max() > 1e-4, "another policy's ratio is not one"
 
 
 @pytest.mark.parametrize("change", KINDS)
@@ -96,7 +107,7 @@ def test_two_processes_give_the_bits_of_one(change: dict[str, Any]) -> None:
     two, player = make({**change, "processes": 2})
     one, _ = make(change)
     two.update(player.collect(two.policy, 6))
-    wait_until(two._pool._all_ready, "helper start")
+    wait_until(two.trainer.pool._all_ready, "helper start")
     one.load(two.state())
     for _ in range(3):
         rollout = player.collect(two.policy, 6)
@@ -105,7 +116,11 @@ def test_two_processes_give_the_bits_of_one(change: dict[str, Any]) -> None:
     two.close()
 
 
-@pytest.mark.parametrize("change", [{}, {"core": "gru"}, {"vtrace": True}])
+def moment_of(ppo: RolloutLearner) -> torch.Tensor:
+    return ppo.trainer.memory["net/m"]
+
+
+@pytest.mark.parametrize("change", [{}, {"core": "gru"}, {"vtrace": True, "normalize_advantage": False}])
 def test_shards_add_up_to_the_whole_gradient(change: dict[str, Any]) -> None:
     whole, player = make({**change, **ONCE, "shards": 1, "lr_schedule": "constant"})
     parts, _ = make({**change, **ONCE, "shards": 4, "lr_schedule": "constant"})
@@ -113,7 +128,7 @@ def test_shards_add_up_to_the_whole_gradient(change: dict[str, Any]) -> None:
     a, b = whole.update(rollout), parts.update(rollout)
     for name, value in a.items():
         assert b[name] == pytest.approx(value, rel=1e-3, abs=1e-5), name
-    torch.testing.assert_close(parts._mem["m"], whole._mem["m"], atol=1e-5, rtol=1e-3)
+    torch.testing.assert_close(moment_of(parts), moment_of(whole), atol=1e-5, rtol=1e-3)
 
 
 def test_the_gradient_is_cut_to_its_longest_length() -> None:
@@ -122,8 +137,9 @@ def test_the_gradient_is_cut_to_its_longest_length() -> None:
     rollout = player.collect(long.policy, 6)
     assert long.update(rollout)["grad_norm"] == short.update(rollout)["grad_norm"] > 0.1
     # Adam's first moment is a tenth of the gradient
-    assert short._mem["m"].norm().item() == pytest.approx(0.1 * 0.1, rel=1e-3)
-    torch.testing.assert_close(short._mem["m"] / short._mem["m"].norm(), long._mem["m"] / long._mem["m"].norm())
+    a, b = moment_of(short), moment_of(long)
+    assert a.norm().item() == pytest.approx(0.1 * 0.1, rel=1e-3)
+    torch.testing.assert_close(a / a.norm(), b / b.norm())
 
 
 def test_stale_columns_do_not_count() -> None:
@@ -164,10 +180,10 @@ def test_vtrace_judges_by_the_present_values_and_ratios(normalize_returns: bool)
     old, player = make(change)
     ppo, _ = make(change, seed=5)
     rollout = player.collect(old.policy, 6)
-    shard = run_forward(ppo, rollout)
+    rows, log_ratio = rows_of(ppo, rollout)
     replayed = Player(Anything(8), ppo.policy)  # the same observations, seen by the other policy
-    mean, std = ppo._views["return_norm"].tolist()
-    value = shard._value.view(7, 8).numpy() * std + mean
+    mean, std = learner_of(ppo).return_norm.tolist()
+    value = rows.seen_value.numpy() * std + mean
     memory, starts = np.zeros((8, 10), np.float32), rollout.terminated | rollout.truncated
     for t in range(7):
         said = ppo.policy.act(rollout.obs[t], memory, False, replayed.rng)
@@ -175,10 +191,12 @@ def test_vtrace_judges_by_the_present_values_and_ratios(normalize_returns: bool)
         memory = said.memory
         if t < 6:
             memory[starts[t]] = 0.0
-    ratio = shard._log_ratio.exp().view(6, 8).numpy()
+    advantage, target = learner_of(ppo)._corrected(rows, log_ratio)
+    ratio = log_ratio.exp().view(6, 8).numpy()
     wanted = vtrace(rollout.reward, value, ends_of(rollout), ratio, 0.99, 0.95, 1.0, 1.0)
-    np.testing.assert_allclose(shard._advantage.view(6, 8), wanted.advantage, atol=1e-4)
-    np.testing.assert_allclose(shard._target.reshape(6, 8) * std + mean, wanted.value, atol=1e-4)
+    gap = wanted.advantage - wanted.advantage.mean()
+    np.testing.assert_allclose(advantage.view(6, 8), gap / gap.std(), atol=1e-4)
+    np.testing.assert_allclose(target.reshape(6, 8) * std + mean, wanted.value, atol=1e-4)
 
 
 def test_values_are_learned_in_units_of_returns_and_said_in_real_ones() -> None:
@@ -186,12 +204,12 @@ def test_values_are_learned_in_units_of_returns_and_said_in_real_ones() -> None:
     rollout = player.collect(ppo.policy, 6)
     big = rollout._replace(reward=1000.0 * rollout.reward - 5000.0)
     ppo._load_rollout(big, np.ones(8, np.float32))
-    target = ppo._mem["facts"][:, FACTS.index("target")]
+    target = ppo.trainer.arrays["inputs/facts"][..., FACTS.index("target")]
     assert target.mean().item() == pytest.approx(0.0, abs=1e-3)
-    assert target.std().item() == pytest.approx(1.0, abs=0.02)
+    assert target.std(ddof=1).item() == pytest.approx(1.0, abs=0.02)
     returns = gae(big.reward, big.value, ends_of(big), 0.99, 0.95).value
-    mean, std = ppo._views["return_norm"].tolist()
-    np.testing.assert_allclose(target.reshape(6, 8) * std + mean, returns, rtol=1e-4)
+    mean, std = learner_of(ppo).return_norm.tolist()
+    np.testing.assert_allclose(target * std + mean, returns, rtol=1e-4)
     # what an untrained network says is then of the size of returns
     value = ppo.policy.act(player.world.obs, np.zeros((8, 0), np.float32), False, np.random.default_rng(0)).value
     assert np.abs(value - returns.mean()).max() < 5 * returns.std()
@@ -214,7 +232,7 @@ def test_unscaled_values_are_learned_as_they_are_however_large() -> None:
     big = rollout._replace(reward=1000.0 * rollout.reward)
     ppo._load_rollout(big, np.ones(8, np.float32))
     returns = gae(big.reward, big.value, ends_of(big), 0.99, 0.95).value
-    np.testing.assert_array_equal(ppo._mem["facts"][:, FACTS.index("target")].reshape(6, 8), returns)
+    np.testing.assert_array_equal(ppo.trainer.arrays["inputs/facts"][..., FACTS.index("target")], returns)
 
 
 def test_observations_are_scaled_by_what_was_known_when_they_were_acted_upon() -> None:
@@ -222,19 +240,19 @@ def test_observations_are_scaled_by_what_was_known_when_they_were_acted_upon() -
     ppo.update(player.collect(ppo.policy, 6))
     rollout = player.collect(ppo.policy, 6)
     ppo.update(rollout)
-    norm = ppo._norms["vector_norm"]
+    norm = ppo.policy.norm
     assert norm.state()["count"] == 2 * 6 * 8
-    shift, scale = ppo._views["vector_norm"].numpy()
+    shift, scale = norm.numbers.reshape(2, -1)
     seen = rollout.obs["vector"]
     assert abs(shift - seen.mean((0, 1))).max() < 1.5
     assert abs(1 / scale - seen.std((0, 1))).max() < 1.5
-    shift, scale = ppo._views["pixel_norm0"].numpy()
+    shift, scale = ppo.net.actor.pictures[0].pixel_norm.numpy()
     np.testing.assert_allclose(shift, [127.5] * 2, atol=5.0)
     np.testing.assert_allclose(1 / scale, [74.0] * 2, atol=5.0)
 
 
 def test_stacked_frames_are_channels_of_pictures_and_parts_of_vectors() -> None:
-    ppo = PPO(dataclasses.replace(SMALL, **ONCE), Anything.spec, frame_stack=3, num_envs=8, seed=0)
+    ppo = make_ppo(dataclasses.replace(SMALL, **ONCE), Anything.spec, frame_stack=3, num_envs=8, seed=0)
     single, player = make(ONCE)
     plain = player.collect(single.policy, 6)
     obs = np.repeat(plain.obs[:, :, None], 3, axis=2)
@@ -242,15 +260,16 @@ def test_stacked_frames_are_channels_of_pictures_and_parts_of_vectors() -> None:
     said = ppo.policy.act(obs[0], np.zeros((8, 0), np.float32), True, np.random.default_rng(0))
     player.world.obs[:] = plain.obs[0]
     player.world.step(said.action)  # asserts that choices were possible: the mask is the newest frame's
-    assert ppo._model.net.convs[0].picture == (6, 12, 16)
-    assert ppo._model.net.vector_dim == 9
+    assert learner_of(ppo).reads[0].picture == (6, 12, 16)
+    assert learner_of(ppo).obs_dim == 9
 
 
 def test_plain_pictures_and_plain_vectors_are_fields_too() -> None:
     picture = EnvSpec((3, 12, 16), np.dtype(np.uint8), (0.0,), (1.0,), 5, action_choices=(2,))
-    assert PPO(SMALL, picture, 1, 8, 0)._model.net.convs[0].picture == (3, 12, 16)
-    assert PPO(SMALL, Match.spec, 1, 8, 0)._model.net.activation == "tanh"
-    assert PPO(SMALL, picture, 1, 8, 0)._model.net.activation == "elu"
+    seeing, plain = learner_of(make_ppo(SMALL, picture, 1, 8, 0)), learner_of(make_ppo(SMALL, Match.spec, 1, 8, 0))
+    assert seeing.reads[0].picture == (3, 12, 16)
+    assert activation_of(SMALL, seeing.fields) == "elu"
+    assert activation_of(SMALL, plain.fields) == "tanh"
 
 
 def test_what_is_not_a_number_reaches_the_state() -> None:
@@ -258,7 +277,7 @@ def test_what_is_not_a_number_reaches_the_state() -> None:
     rollout = player.collect(ppo.policy, 6)
     rollout.reward[2, 3] = np.nan
     assert np.isnan(ppo.update(rollout)["grad_norm"])
-    assert any(torch.isnan(leaf).any() for leaf in ppo.state()["policy"]["net"].values())
+    assert any(torch.isnan(leaf).any() for leaf in ppo.state()["policy"]["weights"].values())
 
 
 @pytest.mark.parametrize(
@@ -285,9 +304,9 @@ def test_exploring_choices_where_there_are_none_is_refused() -> None:
 
 def test_a_state_of_another_network_and_a_rollout_of_another_shape_are_refused() -> None:
     ppo, player = make({})
-    with pytest.raises(DataError, match=r"vector.linear0.weight has shape \(3, 8\)"):
+    with pytest.raises(DataError, match=r"net.trunks.0.vector.0.0.weight has shape \(8, 3\)"):
         ppo.load(make({"hidden": (8,)})[0].state())
-    with pytest.raises(DataError, match=r"saved policy has no core.input.weight"):
+    with pytest.raises(DataError, match=r"saved policy has no net.trunks.0.core.input.weight"):
         make({"core": "gru"})[0].load(ppo.state())
     with pytest.raises(ConfigError, match=r"\(6, 8\) steps and environments, not \(5, 8\)"):
         ppo.update(player.collect(ppo.policy, 5))
@@ -296,9 +315,10 @@ def test_a_state_of_another_network_and_a_rollout_of_another_shape_are_refused()
 def test_a_fresh_core_over_pictures_is_not_saturated():
     spec = EnvSpec((3, 72, 128), np.dtype(np.uint8), (0.0,), (4.0,), 100, action_choices=(5,))
     cfg = PPOConfig(core="gru", normalize_obs=True, processes=1, rollout_steps=1, minibatches=1, shards=1)
-    state = PPO(cfg, spec, 1, 1, seed=0).policy.state()
-    state["norms"]["pixel_norm0"] = np.float32([[128.0] * 3, [1 / 74] * 3])  # mean 0 and deviation 1
-    policy, rng = PPOPolicy.from_state(state, spec), np.random.default_rng(0)
+    state = make_ppo(cfg, spec, 1, 1, seed=0).state()
+    # mean 0 and deviation 1
+    state["policy"]["weights"]["net.trunks.0.pictures.0.pixel_norm"] = np.float32([[128.0] * 3, [1 / 74] * 3])
+    policy, rng = LearnerPolicy.from_state(PPO(cfg, spec, 1), state), np.random.default_rng(0)
     # large patches of one colour: unlike noise, they add up in a layer
     pictures = np.kron(rng.integers(0, 256, (16, 3, 6, 8)), np.ones((12, 16))).astype(np.uint8)
     memory = np.zeros((16, policy.memory_size), np.float32)

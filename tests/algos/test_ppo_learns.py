@@ -7,17 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from roboloop.algos.learner.rollout_learner import RolloutLearner
 from roboloop.algos.ppo.config import PPOConfig
-from roboloop.algos.ppo.ppo import PPO
+from roboloop.algos.ppo.ppo import make_ppo
 from tests.algos.toys import Aim, Look, Match, Player, Recall, World
 
 FAST = {"hidden": (32,), "rollout_steps": 16, "minibatches": 2, "epochs": 4, "lr": 5e-3, "processes": 1, "gamma": 0.9}
 
 
-def learn(world: type[World], updates: int, num_envs: int = 16, **change: Any) -> tuple[PPO, float]:
+def learn(world: type[World], updates: int, num_envs: int = 16, **change: Any) -> tuple[RolloutLearner, float]:
     """Return a trained PPO and the mean reward of its last rollouts."""
     cfg = PPOConfig(**{**FAST, **change})
-    ppo = PPO(cfg, world.spec, 1, num_envs, seed=0)
+    ppo = make_ppo(cfg, world.spec, 1, num_envs, seed=0)
     player = Player(world(num_envs), ppo.policy)
     rewards = []
     for update in range(updates):
@@ -63,7 +64,7 @@ def test_it_sees() -> None:
 def test_vtrace_learns_from_a_policy_that_lags() -> None:
     """Rollouts are learned from four updates after they were collected."""
     cfg = PPOConfig(**{**FAST, "vtrace": True, "epochs": 1, "minibatches": 1})
-    ppo = PPO(cfg, Match.spec, 1, 16, seed=0)
+    ppo = make_ppo(cfg, Match.spec, 1, 16, seed=0)
     player, queue, rewards = Player(Match(16), ppo.policy), [], []
     for _ in range(80):
         rollout = player.collect(ppo.policy, 16)

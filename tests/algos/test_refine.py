@@ -13,8 +13,8 @@ from roboloop.algos.gail.discriminator import Discriminator, Steps
 from roboloop.algos.gail.discriminator_config import DiscriminatorConfig
 from roboloop.algos.gail.losses import EpisodeCounts
 from roboloop.algos.ppo.config import PPOConfig
-from roboloop.algos.ppo.ppo import PPO
-from roboloop.algos.simgan.refine import Refine, TargetScore, make_refine
+from roboloop.algos.ppo.ppo import make_ppo
+from roboloop.algos.simgan.refine import Refine, TargetScore, begin_with, make_refine
 from roboloop.algos.simgan.refine_config import RefineConfig
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import EnvSpec, Rollout
@@ -64,11 +64,12 @@ def test_it_begins_as_the_start_acts_with_a_fresh_critic(options, state_dependen
     noise = np.random.default_rng(1).standard_normal(mean.shape, dtype=np.float32)
     np.testing.assert_allclose(frozen.to_unit(ours), mean + std * noise, atol=1e-5)
     assert algo.update(rollout_of(algo))["kl_start"] == pytest.approx(0.0, abs=1e-5)
-    fresh = PPO(config(state_dependent_std=state_dependent_std, **options).ppo, SPEC, 1, NUM_ENVS, seed=3)
+    fresh = make_ppo(config(state_dependent_std=state_dependent_std, **options).ppo, SPEC, 1, NUM_ENVS, seed=3)
     untouched = made(config(state_dependent_std=state_dependent_std, **options), **options)
-    for name, value in fresh.policy.state()["net"].items():
-        if name.startswith("critic"):
-            assert (untouched.policy.state()["net"][name] == value).all()
+    critic = [name for name in fresh.policy.state()["weights"] if name.startswith(("net.trunks.1", "net.value"))]
+    assert len(critic) == 6
+    for name in critic:
+        assert (untouched.policy.state()["weights"][name] == fresh.policy.state()["weights"][name]).all()
     for each in (algo, fresh, untouched):
         each.close()
 
@@ -77,15 +78,14 @@ def test_the_scale_of_observations_stays_that_of_the_start() -> None:
     algo = made(config(normalize_obs=True), normalize_obs=True)
     for seed in range(3):
         algo.update(rollout_of(algo, seed))
-    np.testing.assert_array_equal(algo.policy.norm("vector_norm"), start(normalize_obs=True).layers.obs_norm)
+    np.testing.assert_array_equal(algo.policy.norm.numbers.reshape(2, -1), start(normalize_obs=True).layers.obs_norm)
     algo.close()
 
 
 def test_without_guard_and_charge_it_is_ppo_with_a_warm_start() -> None:
     cfg = config()
-    algo, plain = made(cfg), PPO(cfg.ppo, SPEC, 1, NUM_ENVS, seed=3)
-    layers = start().layers
-    plain.begin_with(layers.weights, layers.biases, STD, layers.obs_norm)
+    algo, plain = made(cfg), make_ppo(cfg.ppo, SPEC, 1, NUM_ENVS, seed=3)
+    begin_with(plain, start().layers, STD)
     for seed in range(3):
         rollout = rollout_of(algo, seed)
         theirs = plain.update(rollout)
@@ -133,11 +133,11 @@ def test_the_log_probability_of_the_start_is_that_of_a_policy_with_its_numbers()
 def test_beyond_the_limit_nothing_is_learned() -> None:
     algo = made(config(kl_limit=0.1))
     rollout = rollout_of(algo)
-    before = {name: value.clone() for name, value in algo.policy.state()["net"].items()}
+    before = {name: value.clone() for name, value in algo.policy.state()["weights"].items()}
     told = algo.update(rollout._replace(log_prob=rollout.log_prob + 0.6))
     assert told["skipped"] == 1.0
     assert algo.num_updates == 0
-    assert all((value == before[name]).all() for name, value in algo.policy.state()["net"].items())
+    assert all((value == before[name]).all() for name, value in algo.policy.state()["weights"].items())
     assert algo.update(rollout)["skipped"] == 0.0
     assert algo.num_updates > 0
     algo.close()

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
-from roboloop.algos.ppo.returns import Ends, ends_of, gae, vtrace
+from roboloop.algos.learner.returns import Ends, Targets, ends_of, gae
+from roboloop.algos.ppo import losses
 from roboloop.core.types import Array, EpisodeEnd, Rollout
+
+
+def vtrace(reward: Array, value: Array, ends: Ends, ratio: Array, *how: float) -> Targets:
+    """Return V-trace's advantages and targets of arrays."""
+    found = losses.vtrace(*map(torch.from_numpy, (reward, value, *ends, ratio)), *how)
+    return Targets(found.advantage.numpy(), found.value.numpy())
 
 
 def column(*values: float) -> Array:

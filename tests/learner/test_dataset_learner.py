@@ -16,7 +16,7 @@ from torch.nn.functional import softplus
 from roboloop.algos.learner.adam import Adam
 from roboloop.algos.learner.config import DatasetConfig
 from roboloop.algos.learner.data_scale import DataScale
-from roboloop.algos.learner.dataset_learner import DatasetLearner, record
+from roboloop.algos.learner.dataset_learner import DatasetLearner, record_of_dataset
 from roboloop.algos.learner.inputs import Rows
 from roboloop.algos.learner.learner import Learner, Loss, Step
 from roboloop.core.errors import ConfigError
@@ -126,7 +126,7 @@ def test_resources_change_no_bit(change: dict[str, int]) -> None:
 
 
 def test_a_record_says_that_it_learns_from_a_dataset_and_what_it_cannot_take() -> None:
-    about = record("weighted", WeightedConfig, Weighted)
+    about = record_of_dataset("weighted", WeightedConfig, Weighted)
     assert (about.learns_from, about.frame_stack) == ("dataset", False)
     chooses = dataclasses.replace(SPEC, action_choices=(2, 0))
     with pytest.raises(ConfigError, match="Weighted needs continuous actions"):

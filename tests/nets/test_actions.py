@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import Categorical, Normal, kl_divergence
+from torch.distributions import Categorical, Normal
 
 from roboloop.nets.actions import LOG_STD_MAX, LOG_STD_MIN, ActionHead
 
@@ -51,7 +51,7 @@ def by_torch(choices: tuple[int, ...], params: Tensor, mask: Tensor | None) -> l
 
 @pytest.mark.parametrize("choices", MIXES)
 @pytest.mark.parametrize("masked", [False, True])
-def test_log_prob_entropy_and_kl_equal_torch_distributions(choices: tuple[int, ...], masked: bool) -> None:
+def test_log_prob_and_entropy_equal_torch_distributions(choices: tuple[int, ...], masked: bool) -> None:
     head, params, action, mask = make(choices, masked=masked)
     density, parts = head.density(params, action, mask), by_torch(choices, params, mask)
     log_prob = sum(part.log_prob(action[:, i]) for i, part in enumerate(parts))
@@ -63,10 +63,6 @@ def test_log_prob_entropy_and_kl_equal_torch_distributions(choices: tuple[int, .
         for p in parts
     )
     torch.testing.assert_close(density.entropy, entropy)
-    if mask is None:
-        other = torch.randn_like(params)
-        wanted = sum(kl_divergence(p, q) for p, q in zip(parts, by_torch(choices, other, mask), strict=True))
-        torch.testing.assert_close(head.kl(params, other, mask), wanted)
 
 
 def test_divergence_from_uniform_by_hand() -> None:
@@ -87,29 +83,23 @@ def test_uniform_is_uniform_over_what_is_possible() -> None:
 
 
 @pytest.mark.parametrize("choices", MIXES)
-@pytest.mark.parametrize("masked", [False, True])
-def test_gradients_equal_autograd(choices: tuple[int, ...], masked: bool) -> None:
-    head, params, action, mask = make(choices, masked=masked)
+def test_nothing_pulls_at_what_is_masked_or_clamped(choices: tuple[int, ...]) -> None:
+    head, params, action, mask = make(choices)
     num_box = choices.count(0)
     if num_box:
-        params[:5, -num_box:], params[5:10, -num_box:] = LOG_STD_MAX + 1, LOG_STD_MIN - 1  # clamped: no slope
+        params[10:, -num_box:] *= 0.1
+        params[:5, -num_box:], params[5:10, -num_box:] = LOG_STD_MAX + 1, LOG_STD_MIN - 1
     d = torch.randn(3, 30, dtype=torch.float64)
-    leaf = params.clone().requires_grad_()
+    leaf = params.requires_grad_()
     density = head.density(leaf, action, mask)
     torch.autograd.backward((d[0] * density.log_prob + d[1] * density.entropy + d[2] * density.uniform_kl).sum())
     assert leaf.grad is not None
-    torch.testing.assert_close(head.gradient(head.density(params, action, mask), *d), leaf.grad)
+    assert leaf.grad.isfinite().all()
+    if num_box:
+        assert (leaf.grad[:10, -num_box:] == 0).all()
+        assert (leaf.grad[10:, -num_box:] != 0).all()
     if mask is not None:
         assert (leaf.grad[:, : head.num_logits][~mask] == 0).all()
-
-
-@pytest.mark.parametrize("choices", MIXES)
-def test_kl_gradient_equals_autograd(choices: tuple[int, ...]) -> None:
-    head, params, _, mask = make(choices)
-    leaf = torch.randn_like(params).requires_grad_()
-    torch.autograd.backward(head.kl(params, leaf, mask).sum())
-    assert leaf.grad is not None
-    torch.testing.assert_close(head.kl_gradient(params, leaf.detach(), mask), leaf.grad)
 
 
 def test_samples_have_the_frequencies_that_log_prob_says() -> None:

@@ -1,121 +1,130 @@
-"""Whole networks: gradients of every weight against finite differences, acting against windows, first weights."""
+"""Whole networks: acting against windows, which numbers have a slope, first weights."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from roboloop.nets.actor_critic import ActorCritic, ActorCriticSpec, Inputs, Window
-from roboloop.nets.conv import ConvSpec
-from roboloop.nets.flat import Layout, Views
+from roboloop.algos.ppo.config import PPOConfig
+from roboloop.core.types import EnvSpec
+from roboloop.nets.actions import ActionHead
+from roboloop.nets.actor_critic import ActorCritic, Said, conv_specs
+from roboloop.nets.observations import Fields
 
-CONV = ConvSpec((2, 12, 16), (4, 5), (4, 3), (2, 1), 8, "elu")
-PLAIN = ActorCriticSpec(5, (), (8, 7), "tanh", "none", 6, False, 3, 2, False, 0.5)
-SPECS = {
-    "separate": PLAIN,
-    "shared": dataclasses.replace(PLAIN, shared_trunk=True, activation="elu"),
-    "state-dependent std": dataclasses.replace(PLAIN, state_dependent_std=True),
-    "gru": dataclasses.replace(PLAIN, core="gru"),
-    "picture": dataclasses.replace(PLAIN, vector_dim=0, convs=(CONV,), num_continuous=0),
-    "pictures, vector, lstm": dataclasses.replace(PLAIN, convs=(CONV, CONV), core="lstm", state_dependent_std=True),
+CHOICES = (3, 0, 0)
+SIZES = {"hidden": (8, 7), "core_size": 6, "initial_std": 0.5}
+CONVS = {"conv_channels": (4, 5), "conv_kernels": (4, 3), "conv_strides": (2, 1), "conv_features": 8}
+CASES: dict[str, dict[str, Any]] = {
+    "separate": {},
+    "shared": {"shared_trunk": True, "activation": "elu"},
+    "state-dependent std": {"state_dependent_std": True},
+    "residual": {"net": "residual"},
+    "gru": {"core": "gru"},
+    "picture": {"pictures": 1, "vector": False},
+    "pictures, vector, lstm": {"pictures": 2, "core": "lstm", "state_dependent_std": True},
 }
-WINDOW = Window(4, 3)
+STEPS, COLUMNS = 4, 3
 
 
 class Case:
-    """A network with random weights and inputs."""
+    """A network and random inputs."""
 
-    def __init__(self, spec: ActorCriticSpec, window: Window = WINDOW) -> None:
-        self.spec, self.layout = spec, Layout(spec.shapes())
-        self.flat, self.grad = self.layout.zeros(), self.layout.zeros()
-        spec.initialise(self.weights, np.random.default_rng(0))
-        self.norms = [torch.tensor([[100.0, 120.0], [0.01, 0.02]]) for _ in spec.convs]
-        rng = torch.Generator().manual_seed(0)
-        rows, blocks = window.rows, [conv.block_bytes for conv in spec.convs]
-        pictures = tuple(torch.randint(0, 256, (rows, n), dtype=torch.uint8, generator=rng) for n in blocks)
-        self.inputs = Inputs(torch.randn(rows, spec.vector_dim, generator=rng), pictures)
-        self.memory = 0.5 * torch.randn(window.columns, spec.memory_size, generator=rng)
-        self.starts = torch.zeros(window)
+    def __init__(self, pictures: int = 0, vector: bool = True, **change: Any) -> None:
+        self.cfg = PPOConfig(**{**SIZES, **CONVS, **change})
+        names = [(f"camera{i}", np.uint8, (2, 12, 16)) for i in range(pictures)]
+        dtype = np.dtype([*names, *([("vector", np.float32, (5,))] if vector else [])])
+        spec = EnvSpec((), dtype, (0.0,) * 3, (1.0,) * 3, 9, action_choices=CHOICES)
+        fields, self.head, rng = Fields.of(spec, 1), ActionHead(CHOICES), torch.Generator().manual_seed(0)
+        reads = conv_specs(self.cfg, fields)
+        torch.manual_seed(0)
+        self.net = ActorCritic(self.cfg, fields, reads, self.head)
+        for each in self.net.actor.pictures:
+            each.pixel_norm.copy_(torch.tensor([[100.0, 120.0], [0.01, 0.02]]))
+        self.vector = torch.randn(STEPS, COLUMNS, fields.vector_dim, generator=rng)
+        self.pictures = [
+            torch.randint(0, 256, (STEPS, COLUMNS, r.block_bytes), dtype=torch.uint8, generator=rng) for r in reads
+        ]
+        self.memory = 0.5 * torch.randn(COLUMNS, self.net.memory_size, generator=rng)
+        self.starts = torch.zeros(STEPS, COLUMNS)
         self.starts[2, 1] = 1.0
 
-    @property
-    def weights(self) -> Views:
-        return self.layout.views(self.flat)
-
-    def net(self, window: Window = WINDOW) -> ActorCritic:
-        return self.spec.build(self.weights, self.layout.views(self.grad), self.norms, window)
+    def said(self) -> Said:
+        return self.net(self.vector, self.pictures, self.memory, self.starts)
 
 
-@pytest.mark.parametrize("name", SPECS)
-def test_the_gradient_of_every_weight_is_the_slope_of_the_loss(name: str) -> None:
-    case = Case(SPECS[name])
-    case.flat += 0.05 * torch.randn(case.flat.shape, generator=torch.Generator().manual_seed(2))
-    net, rows = case.net(), 3 * WINDOW.columns  # the last step is seen but not learned from
-    d_params, d_value = torch.randn(rows, case.spec.num_logits + 2 * case.spec.num_continuous), torch.randn(rows)
-
-    def loss() -> float:
-        params, value = net.forward(case.inputs, case.memory, case.starts)
-        return float((params[:rows].double() * d_params).sum() + (value[:rows].double() * d_value).sum())
-
-    loss()
-    net.backward(d_params.clone(), d_value.clone())
-    grads = {n: g.clone() for n, g in case.layout.views(case.grad).items()}
-    for leaf, view in case.weights.items():
-        direction = torch.randn(view.shape, generator=torch.Generator().manual_seed(3))
-        direction *= 1e-2 / direction.norm()
-        before = view.clone()
-        view.copy_(before + direction)
-        up = loss()
-        view.copy_(before - direction)
-        slope = (up - loss()) / 2
-        view.copy_(before)
-        assert slope == pytest.approx(float((grads[leaf] * direction).sum()), rel=0.03, abs=2e-4), leaf
+@pytest.mark.parametrize("name", CASES)
+def test_every_number_that_a_network_has_is_learned(name: str) -> None:
+    case = Case(**CASES[name])
+    with torch.no_grad():
+        for parameter in case.net.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    said = case.said()
+    weights = torch.randn(said.params.shape), torch.randn(said.value.shape)
+    torch.autograd.backward((said.params * weights[0]).sum() + (said.value * weights[1]).sum())
+    for leaf, parameter in case.net.named_parameters():
+        assert parameter.grad is not None, leaf
+        assert parameter.grad.abs().max() > 0, leaf
 
 
 @pytest.mark.parametrize("name", ["gru", "pictures, vector, lstm", "separate"])
 def test_a_window_equals_acting_step_by_step(name: str) -> None:
-    case = Case(SPECS[name])
-    params, value = case.net().forward(case.inputs, case.memory, case.starts)
-    actor, memory = case.net(Window(1, WINDOW.columns)), case.memory
-    for t in range(WINDOW.steps):
-        rows = slice(t * WINDOW.columns, (t + 1) * WINDOW.columns)
+    case = Case(**CASES[name])
+    whole, memory = case.said(), case.memory
+    for t in range(STEPS):
+        rows, now = slice(t * COLUMNS, (t + 1) * COLUMNS), slice(t, t + 1)
         memory = memory * (1 - case.starts[t]).unsqueeze(1)
-        inputs = Inputs(case.inputs.vector[rows], tuple(picture[rows] for picture in case.inputs.pictures))
-        found_params, found_value = actor.forward(inputs, memory, torch.zeros(1, WINDOW.columns))
-        torch.testing.assert_close(found_params, params[rows], atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(found_value, value[rows], atol=1e-5, rtol=1e-5)
-        memory = actor.memory.clone()
+        with torch.no_grad():
+            found = case.net(case.vector[now], [picture[now] for picture in case.pictures], memory, None)
+        torch.testing.assert_close(found.params, whole.params[rows], atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(found.value, whole.value[rows], atol=1e-5, rtol=1e-5)
+        memory = found.memory
 
 
-@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("name", CASES)
 def test_the_first_policy_hardly_depends_on_the_state_and_has_the_wanted_deviation(name: str) -> None:
-    case = Case(SPECS[name])
-    params, value = case.net().forward(case.inputs, case.memory, case.starts)
-    choices, box = case.spec.num_logits, case.spec.num_continuous
-    assert params[:, : choices + box].abs().max() < 0.1
-    torch.testing.assert_close(
-        params[:, choices + box :], torch.full((WINDOW.rows, box), math.log(0.5)), atol=0.1, rtol=0
-    )
+    params, value, _ = Case(**CASES[name]).said()
+    assert params[:, :5].abs().max() < 0.1
+    wanted = torch.full((STEPS * COLUMNS, 2), math.log(0.5))
+    torch.testing.assert_close(params[:, 5:], wanted, atol=0.1, rtol=0)
     assert value.std() > 0.01
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_deviation_can_be_set_for_all_states_and_nothing_else_changes(name: str) -> None:
+    case = Case(**CASES[name])
+    before = case.said()
+    case.net.set_std(0.3)
+    after = case.said()
+    assert torch.equal(after.params[:, :5], before.params[:, :5])
+    torch.testing.assert_close(after.params[:, 5:], torch.full((STEPS * COLUMNS, 2), math.log(0.3)))
 
 
 @pytest.mark.parametrize("name", ["separate", "gru"])
 def test_the_value_layer_is_where_the_value_comes_from(name: str) -> None:
-    case = Case(SPECS[name])
-
-    def outputs() -> tuple[Tensor, Tensor]:
-        params, value = case.net().forward(case.inputs, case.memory, case.starts)
-        return params.clone(), value.clone()
-
-    params, value = outputs()
-    weight, bias = case.spec.value_layer(case.weights)
-    weight.mul_(3.0)
-    bias.fill_(0.5)
-    other_params, other_value = outputs()
+    case = Case(**CASES[name])
+    params, value, _ = case.said()
+    with torch.no_grad():
+        case.net.value.weight.mul_(3.0)
+        case.net.value.bias.fill_(0.5)
+    other_params, other_value, _ = case.said()
     assert torch.equal(params, other_params)
     torch.testing.assert_close(other_value, 3.0 * value + 0.5)
+
+
+def test_only_a_shared_trunk_hears_of_the_value_and_of_the_policy() -> None:
+    def pulled(case: Case, of: Tensor) -> list[bool]:
+        found = torch.autograd.grad(of.sum(), [*case.net.trunks.parameters()], allow_unused=True)
+        return [slope is not None for slope in found]
+
+    case = Case()
+    said, half = case.said(), len([*case.net.trunks.parameters()]) // 2
+    assert pulled(case, said.params) == [True] * half + [False] * half
+    said = case.said()
+    assert pulled(case, said.value) == [False] * half + [True] * half
+    shared = Case(shared_trunk=True)
+    assert all(pulled(shared, shared.said().value))

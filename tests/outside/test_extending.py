@@ -22,7 +22,7 @@ SMALL = (
 
 def file_of(title: str) -> str:
     """Return the first whole Python file below a title."""
-    text = PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+    text = re.split(rf"\n##+ {re.escape(title)}\n", PAGE)[1].split("\n## ")[0]
     return re.search(r"```python\n(.*?)```", text, re.DOTALL)[1]
 
 
@@ -67,6 +67,33 @@ def test_the_offline_learner_of_the_page_learns_from_a_dataset_and_resumes(tmp_p
     assert (part / last).read_bytes() == (run / last).read_bytes()
 
 
+def test_the_algorithm_from_rollouts_trains_also_with_memory_and_resumes(tmp_path):
+    (tmp_path / "my_a2c.py").write_text(file_of("From rollouts"))
+    size = ("--env", "gym/CartPole-v1", "--env.num-envs", "4", *SMALL, "--log-every-steps", "50", "--algo.hidden", "16")
+    for core in ("none", "gru"):
+        words = (
+            "train",
+            "--algo",
+            "my_a2c:SPEC",
+            *size,
+            "--algo.core",
+            core,
+            "--algo.core-size",
+            "8",
+            "--experiment",
+            core,
+        )
+        done = run_there(tmp_path, *words)
+        assert done.returncode == 0, done.stderr
+        whole, part = (tmp_path / where / core / "CartPole-v1" / "0" for where in ("runs", "b"))
+        assert any("entropy" in name for row in read_jsonl(whole / "metrics.jsonl") for name in row)
+        assert run_there(tmp_path, *words, "--runs-dir", "b", "--steps", "160").returncode == 0
+        assert run_there(tmp_path, "train", "--resume", part, "--steps", "300", "--trust").returncode == 0
+        last = sorted((whole / "checkpoints").iterdir())[-1].name
+        states = [(run / "checkpoints" / last / "state.safetensors").read_bytes() for run in (whole, part)]
+        assert states[0] == states[1]
+
+
 def test_the_tracker_of_the_page_mirrors_a_run_and_its_resume(tmp_path):
     (tmp_path / "my_csv.py").write_text(file_of("Your own tracker"))
     words = ("--env", "gym/Pendulum-v1", *SMALL, "--trackers", "my_csv:CSV", *SAC)
@@ -105,7 +132,7 @@ LFGP = ("--algo.sac.hidden", "16", "--algo.sac.batch-size", "16", "--algo.discri
 
 def commands_of(title: str) -> list[list[str]]:
     """Return the commands below a title."""
-    text = PAGE.split(f"\n## {title}\n")[1].split("\n## ")[0]
+    text = re.split(rf"\n##+ {re.escape(title)}\n", PAGE)[1].split("\n## ")[0]
     return [shlex.split(line)[1:] for line in text.splitlines() if line.startswith("roboloop ")]
 
 

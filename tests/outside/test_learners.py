@@ -98,6 +98,18 @@ def test_a_network_of_30_lines_trains_inside_sac_by_a_flag_with_workers_and_two_
     assert "over 2 episodes" in roboloop("eval", runs[0], "--episodes", 2).stdout
 
 
+def test_the_same_network_trains_inside_ppo(tmp_path):
+    ppo = ("--algo", "ppo", "--algo.net", "outside.simba:residual", "--algo.hidden", "16", "16")
+    size = ("--algo.rollout-steps", "40", "--algo.minibatches", "2", "--algo.epochs", "2", "--steps", "320")
+    short = ("--env", "gym/Pendulum-v1", "--env.max-episode-steps", "40", "--env.eval-max-episode-steps", "40")
+    runs = [
+        kit.train(tmp_path / str(i), "Pendulum-v1", *kit.SMALL, *short, *ppo, *size, *TWO_WORKERS, *more)
+        for i, more in enumerate(((), ("--sample.workers", "0", "--algo.processes", "1")))
+    ]
+    assert digest(runs[0]) == digest(runs[1])
+    assert "over 2 episodes" in roboloop("eval", runs[0], "--episodes", 2).stdout
+
+
 @pytest.mark.parametrize(
     ("net", "message"),
     [

@@ -56,5 +56,5 @@ def test_bad_input_is_one_line(run, tmp_path, capsys):
 def test_a_policy_of_another_kind_is_refused(tiny, tmp_path, capsys):
     run = train(tiny(steps=120, eval={"every_steps": 0}))
     assert export(run, "--frozen", tmp_path / "p.safetensors") == 2
-    assert "LearnerPolicy cannot be frozen: only policies of PPO can" in capsys.readouterr().err
+    assert "SAC cannot be frozen: only policies of PPO can" in capsys.readouterr().err
     assert not list(tmp_path.glob("*.safetensors"))

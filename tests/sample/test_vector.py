@@ -13,10 +13,10 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from roboloop import cli
+from roboloop.algos.learner.on_policy import FACTS
 from roboloop.algos.policy import UniformPolicy
 from roboloop.algos.ppo.config import PPOConfig
-from roboloop.algos.ppo.ppo import PPO
-from roboloop.algos.ppo.shard import FACTS
+from roboloop.algos.ppo.ppo import make_ppo
 from roboloop.core.types import Batch, BatchSpec, EpisodeEnd
 from roboloop.core.vouched import vouched
 from roboloop.data.dataset import Dataset
@@ -123,7 +123,7 @@ def test_a_replay_of_it_holds_steps_alone(env_id: str, steps: int) -> None:
 
 def test_the_last_observation_of_a_truncated_episode_is_judged_by_the_acting_policy() -> None:
     together, apart = (sampler(POINTS, 40, 60, singly=singly) for singly in (False, True))
-    policy = PPO(PPOConfig(rollout_steps=60, processes=1), together.spec, 1, 40, seed=0).policy
+    policy = make_ppo(PPOConfig(rollout_steps=60, processes=1), together.spec, 1, 40, seed=0).policy
     a, b = together.collect(policy), apart.collect(policy)
     last = [{end.env: end.last_value for end in rollout.episodes} for rollout in (a, b)]
     assert len(last[0]) == 40
@@ -169,12 +169,12 @@ def test_where_all_columns_end_at_once_no_row_is_lost_to_resets() -> None:
 def test_ppo_learns_nothing_from_rows_that_only_reset() -> None:
     source = sampler(COUNTERS[2], 4, 8)
     cfg = PPOConfig(rollout_steps=8, hidden=(8,), minibatches=2, epochs=1, processes=1, normalize_returns=True)
-    algo = PPO(cfg, source.spec, 1, 4, seed=0)
+    algo = make_ppo(cfg, source.spec, 1, 4, seed=0)
     for _ in range(4):
         rollout = source.collect(algo.policy)
         steps = is_step(rollout)
         metrics = algo.update(rollout)
-        weights = algo._mem["facts"][:, FACTS.index("weight")].reshape(8, 4).numpy()
+        weights = algo.trainer.arrays["inputs/facts"][..., FACTS.index("is_learned")]
         assert np.array_equal(weights, steps.astype(np.float32))
         assert all(np.isfinite(value) for value in metrics.values())
     assert not steps.all()

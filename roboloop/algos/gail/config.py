@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from roboloop.algos.gail.discriminator_config import DiscriminatorConfig
+from roboloop.algos.learner.config import check_split
 from roboloop.algos.limits import at_least_one
-from roboloop.algos.ppo.config import PPOConfig, check_split, ppo_of
+from roboloop.algos.ppo.config import PPOConfig, ppo_of
 from roboloop.algos.spec import AlgorithmSpec
 from roboloop.core.errors import ConfigError
 from roboloop.data.config import ExpertConfig

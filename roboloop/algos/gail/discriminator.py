@@ -19,12 +19,13 @@ from roboloop.algos.gail import losses
 from roboloop.algos.gail.discriminator_config import DiscriminatorConfig
 from roboloop.algos.gail.losses import EpisodeCounts
 from roboloop.algos.learner.adam import MAX_ADAM_STEP, Adam, FlatAdam
+from roboloop.algos.learner.work import lay
 from roboloop.algos.policy import ActionScale, in_bounds
 from roboloop.core.errors import ConfigError
-from roboloop.core.rng import get_rng_state, set_rng_state, stream
+from roboloop.core.rng import derive, get_rng_state, set_rng_state, stream
 from roboloop.core.types import Array, EnvSpec, Metrics, State
 from roboloop.nets.discriminator import DiscriminatorNet
-from roboloop.nets.flat import Views, clone, restore
+from roboloop.nets.flat import Layout, clone, restore
 from roboloop.nets.normalize import RunningNorm
 from roboloop.nets.targets import TargetHead
 
@@ -62,19 +63,19 @@ class Discriminator:
         self._obs_dim = frame_stack * math.prod(spec.obs_shape)
         self._spec, self._head = spec, TargetHead(spec.action_choices or (0,) * spec.action_dim)
         inputs = self._obs_dim + self._head.width * cfg.use_action + (cfg.ends == "absorbing")
-        self._net = DiscriminatorNet(inputs, cfg.hidden, self.num_tasks, cfg.spectral_norm)
-        self._flat, self._directions_flat = self._net.layout.zeros(), self._net.directions.zeros()
-        self._weights, self._directions = self._views(self._flat), self._net.directions.views(self._directions_flat)
-        self._net.initialise(self._weights, self._directions, stream(seed, "discriminator-init"))
-        self._m, self._v, self._step = torch.zeros_like(self._flat), torch.zeros_like(self._flat), torch.zeros(())
-        self._adam = FlatAdam(self._flat, self._m, self._v, self._step, Adam(cfg.lr, cfg.weight_decay))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(seed, "discriminator-init"))
+            self._net = DiscriminatorNet(inputs, cfg.hidden, self.num_tasks, cfg.spectral_norm)
+        layout = Layout({name: tuple(parameter.shape) for name, parameter in self._net.named_parameters()})
+        flat, grad, m, v = (layout.zeros() for _ in range(4))
+        lay(self._net, layout.views(flat), keep=True)
+        self._grad, self._grads, self._m, self._v = grad, layout.views(grad), layout.views(m), layout.views(v)
+        self._step = torch.zeros(())
+        self._adam = FlatAdam(flat, m, v, self._step, Adam(cfg.lr, cfg.weight_decay))
         self._norm, self._scale = RunningNorm(self._obs_dim), ActionScale(spec)
         self._rng = stream(seed, "discriminator-mix")
         self._policy = EpisodeCounts(np.zeros(1), np.zeros(1))
         self.num_updates = 0
-
-    def _views(self, flat: Tensor) -> Views:
-        return self._net.layout.views(flat)
 
     def update(self, policy: Steps, experts: Steps, held_out: Steps | None) -> Metrics:
         """Take one step on equally many rows of the policy and of each expert; judge it on experts it never saw."""
@@ -86,29 +87,29 @@ class Discriminator:
         self._norm.update(np.concatenate(rows))
         of_policy, of_experts = self._inputs(policy), self._inputs(experts)
         judged = {} if held_out is None else self._judged(of_policy, self._inputs(held_out))
-        self._net.follow(self._weights, self._directions)
-        leaf = self._flat.detach().requires_grad_()
-        loss, penalty = self._loss(self._views(leaf), of_policy, of_experts, policy.ended, experts.ended)
-        (grad,) = torch.autograd.grad(loss + self.cfg.gradient_penalty * penalty, leaf)
+        self._net.follow()
+        loss, penalty = self._loss(of_policy, of_experts, policy.ended, experts.ended)
+        total = loss + self.cfg.gradient_penalty * penalty
+        for kept, found in zip(
+            self._grads.values(), torch.autograd.grad(total, [*self._net.parameters()]), strict=True
+        ):  # fmt: skip
+            kept.copy_(found)
         self.num_updates += 1
         self._step.fill_(min(self.num_updates, MAX_ADAM_STEP))
-        self._adam.update(losses.clipped(grad, self.cfg.max_grad_norm))
+        self._adam.update(losses.clipped(self._grad, self.cfg.max_grad_norm))
         return {"disc_loss": loss.item(), "disc_penalty": penalty.item(), **judged}
 
     def _count(self, policy: Steps) -> None:
         steps, ends = np.array([len(policy.ended)]), np.array([policy.ended.sum()])
         self._policy = EpisodeCounts(FORGET * self._policy.steps + steps, FORGET * self._policy.ends + ends)
 
-    def _loss(
-        self, weights: Views, policy: Tensor, experts: Tensor, policy_ended: Array, expert_ended: Array
-    ) -> tuple[Tensor, Tensor]:
+    def _loss(self, policy: Tensor, experts: Tensor, policy_ended: Array, expert_ended: Array) -> tuple[Tensor, Tensor]:
         """Return the logistic loss, and the penalty of slopes; what comes after an end is one row with its weight."""
-        net, directions = self._net, self._directions
-        of_policy, of_experts = net.logits(weights, directions, policy), net.own_logits(weights, directions, experts)
+        of_policy, of_experts = self._net.logits(policy), self._net.own_logits(experts)
         rows = policy.shape[0]
         policy_weight, expert_weight = torch.full((1, rows), 1.0 / rows), torch.full((self.num_tasks, rows), 1.0 / rows)
         if self.cfg.ends == "absorbing":
-            after = self._after(weights).unsqueeze(1)
+            after = self._after().unsqueeze(1)
             of_policy, of_experts = torch.cat((of_policy, after), 1), torch.cat((of_experts, after), 1)
             policy_weight = _with_end(policy_weight, self._policy.ends / self._policy.steps)
             expert_weight = _with_end(expert_weight, self._experts.ends / self._experts.steps)
@@ -121,15 +122,14 @@ class Discriminator:
         lot = _aligned(self._rng.random(experts.shape, dtype=np.float32))
         between = losses.interpolated(policy, experts, lot).requires_grad_()
         # of each task's own logit between its own rows: tasks do not lean on each other's slopes
-        own = net.own_logits(weights, directions, between).sum()
+        own = self._net.own_logits(between).sum()
         (slopes,) = torch.autograd.grad(own, between, create_graph=True)
         return loss, losses.slope_penalty(slopes)
 
     def _judged(self, policy: Tensor, held_out: Tensor) -> dict[str, float]:
         """Return how well rows are told apart that no gradient has been taken on, and whether it knows how well."""
         with torch.no_grad():
-            of_policy = self._net.logits(self._weights, self._directions, policy)
-            of_experts = self._net.own_logits(self._weights, self._directions, held_out)
+            of_policy, of_experts = self._net.logits(policy), self._net.own_logits(held_out)
         by_task = zip(self._tasks, of_policy, of_experts, strict=False)
         return {
             "disc_accuracy": losses.accuracy(of_policy, of_experts),
@@ -164,14 +164,14 @@ class Discriminator:
         row[-1] = 1.0
         return row
 
-    def _after(self, weights: Views) -> Tensor:
+    def _after(self) -> Tensor:
         """Return the logits ``[K]`` of the time after an end."""
-        return self._net.logits(weights, self._directions, self._absorbing()[None])[:, 0]
+        return self._net.logits(self._absorbing()[None])[:, 0]
 
     def logits(self, steps: Steps) -> Tensor:
         """Return the logits ``[K, n]`` of steps ``[n, ...]``, without what is paid for lives and ends."""
         with torch.no_grad():
-            return self._net.logits(self._weights, self._directions, self._inputs(steps))
+            return self._net.logits(self._inputs(steps))
 
     def rewards(self, obs: Array, action: Array, ended: Array) -> Array:
         """Return what every task pays for steps ``[n, ...]``, float32 ``[K, n]``."""
@@ -179,7 +179,7 @@ class Discriminator:
         with torch.no_grad():
             paid = losses.reward_of(self.logits(Steps(obs, action, ended)), form)
             if self.cfg.ends == "absorbing":
-                after = losses.after_the_end(losses.reward_of(self._after(self._weights), form), self._gamma)
+                after = losses.after_the_end(losses.reward_of(self._after(), form), self._gamma)
                 paid = paid + torch.from_numpy(ended.astype(np.float32)) * after[:, None]
         rewards: Array = paid.numpy()
         if self.cfg.ends == "alive":
@@ -190,9 +190,8 @@ class Discriminator:
     def state(self) -> State:
         """Return everything the next update depends on, as copies."""
         return {
-            "net": clone(self._weights),
-            "directions": clone(self._directions),
-            "adam": {"m": clone(self._views(self._m)), "v": clone(self._views(self._v))},
+            "net": clone(self._net.state_dict()),
+            "adam": {"m": clone(self._m), "v": clone(self._v)},
             "norm": self._norm.state(),
             "rng": get_rng_state(self._rng),
             "policy_lives": list(self._policy),
@@ -201,10 +200,9 @@ class Discriminator:
 
     def load(self, state: State) -> None:
         """Restore what ``state`` returned: the next update is then the one that would have come."""
-        restore(self._weights, state["net"], "discriminator")
-        restore(self._directions, state["directions"], "discriminator directions")
-        restore(self._views(self._m), state["adam"]["m"], "discriminator m")
-        restore(self._views(self._v), state["adam"]["v"], "discriminator v")
+        restore(self._net.state_dict(), state["net"], "discriminator")
+        restore(self._m, state["adam"]["m"], "discriminator m")
+        restore(self._v, state["adam"]["v"], "discriminator v")
         self._norm.load(state["norm"])
         set_rng_state(self._rng, state["rng"])
         self._policy = EpisodeCounts(*(np.array(count) for count in state["policy_lives"]))

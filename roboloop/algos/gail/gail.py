@@ -12,7 +12,9 @@ from roboloop.algos.gail.demonstrations import demonstrations
 from roboloop.algos.gail.discriminator import Discriminator, Steps
 from roboloop.algos.gail.losses import EpisodeCounts
 from roboloop.algos.guided.teachers import steps_of
-from roboloop.algos.ppo.ppo import PPO, PPOPolicy
+from roboloop.algos.learner.policy import LearnerPolicy
+from roboloop.algos.learner.rollout_learner import RolloutLearner
+from roboloop.algos.ppo.ppo import make_ppo
 from roboloop.algos.simgan.dynamics_config import DynamicsConfig
 from roboloop.algos.spec import Setup
 from roboloop.core.errors import ConfigError
@@ -43,7 +45,7 @@ class GAIL:
     def __init__(
         self,
         cfg: GAILConfig | DynamicsConfig,
-        rl: PPO,
+        rl: RolloutLearner,
         discriminator: Discriminator,
         experts: ExpertBuffer,
         seed: int,
@@ -57,7 +59,7 @@ class GAIL:
         self.progress = 0.0
 
     @property
-    def policy(self) -> PPOPolicy:
+    def policy(self) -> LearnerPolicy:
         """The live policy: each update changes it."""
         return self._rl.policy
 
@@ -156,7 +158,7 @@ def make_gail(
     """Return the algorithm of a config, with experts of one task."""
     if spec.obs_dtype.names is not None:
         raise ConfigError(f"gail compares plain observations, not the fields {', '.join(spec.obs_dtype.names)}")
-    rl = PPO(cfg.ppo, spec, 1, num_envs, seed, device)
+    rl = make_ppo(cfg.ppo, spec, 1, num_envs, seed, device)
     lives = EpisodeCounts(experts.num_steps, experts.num_ends)
     return GAIL(cfg, rl, Discriminator(cfg.discriminator, spec, lives, cfg.ppo.gamma, seed), experts, seed)
 

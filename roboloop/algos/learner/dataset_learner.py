@@ -146,7 +146,7 @@ def _load_policy(learner: MakeLearner, setup: Setup, state: State) -> LearnerPol
     return LearnerPolicy.from_state(learner(setup.config, setup.spec, 1), state)
 
 
-def record(name: str, config: Callable[[], Any], learner: MakeLearner) -> AlgorithmSpec:
+def record_of_dataset(name: str, config: Callable[[], Any], learner: MakeLearner) -> AlgorithmSpec:
     """Return the record by which a run finds a learner that learns from windows."""
     make, load = partial(_make, learner), partial(_load_policy, learner)
     return AlgorithmSpec(name, config, "dataset", make, load, frame_stack=False)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from roboloop.algos.learner.config import RolloutConfig
 from roboloop.core.types import State
-
-if TYPE_CHECKING:
-    from roboloop.algos.ppo.config import PPOConfig
 
 KL_FACTOR = 1.5
 """Factor of one change: a step size that is wrong by ten is right after six updates."""
@@ -81,7 +79,7 @@ class HoldKL:
         self._lr = float(state["lr"])
 
 
-def make_learning_rate(cfg: PPOConfig) -> LearningRate:
+def make_learning_rate(cfg: RolloutConfig) -> LearningRate:
     """Return the schedule that the config asks for."""
     if cfg.lr_schedule == "kl":
         return HoldKL(cfg.lr, cfg.target_kl)

@@ -20,6 +20,7 @@ from roboloop.core.blueprint import kind_of
 from roboloop.core.types import Array, Decision, State
 from roboloop.nets.flat import Layout, Views, clone, restore
 from roboloop.nets.normalize import FollowedNorm, Identity, Normalizer, normalizer_of
+from roboloop.nets.task_heads import places_by_group
 
 MOST_ACTS = 64
 """Numbers of rows for which the kernels of acting are kept."""
@@ -53,8 +54,19 @@ class LearnerPolicy:
 
     def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
         """Return actions ``[B, A]`` in the environment's units, and what else the learner says of them."""
+        noise = (self.learner.draws if explore else self.learner.calm_draws)(rng, len(obs))
+        heads = self.learner.heads
+        if heads == 1:
+            return self._act(obs, memory, explore, noise)
+        place, n = places_by_group(obs.reshape(len(obs), -1)[:, -heads:].argmax(1), heads)
+        wide = heads * n
+        noise = None if noise is None else spread(noise, place, wide)
+        decided = self._act(spread(obs, place, wide), spread(memory, place, wide), explore, noise)
+        log_prob, value = (None if x is None else x[place] for x in (decided.log_prob, decided.value))
+        return Decision(decided.action[place], decided.memory[place], log_prob, value)
+
+    def _act(self, obs: Array, memory: Array, explore: bool, noise: Array | None) -> Decision:
         rows = len(obs)
-        noise = self.learner.draws(rng, rows) if explore else None
         if (rows, explore) not in self._acts:
             if len(self._acts) == MOST_ACTS:
                 self._acts.clear()
@@ -120,6 +132,13 @@ class LearnerPolicy:
             self._views[name].copy_(view)
         self.norm.numbers[:] = flat[self._layout.size :]
         self.version = version
+
+
+def spread(rows: Array, place: Array, count: int) -> Array:
+    """Return so many rows with the given ones in their places, and zeros between them."""
+    wide = np.zeros((count, *rows.shape[1:]), rows.dtype)
+    wide[place] = rows
+    return wide
 
 
 class Act:

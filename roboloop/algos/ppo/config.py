@@ -2,58 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from roboloop.algos.limits import above_zero, at_least_one, at_most, check_convs, has_layers, not_negative, within_one
+from roboloop.algos.learner.config import RolloutConfig, check_split
+from roboloop.algos.limits import above_zero, not_negative
 from roboloop.algos.spec import AlgorithmSpec
-from roboloop.core.config import RESOURCE
 from roboloop.core.errors import ConfigError
-
-Activation = Literal["tanh", "relu", "elu"]
-Core = Literal["none", "gru", "lstm"]
 
 
 @dataclass(frozen=True)
-class PPOConfig:
+class PPOConfig(RolloutConfig):
     """Proximal policy optimisation, arXiv:1707.06347; with ``vtrace`` also for experience of older policies (APPO)."""
 
     name: Literal["ppo"] = "ppo"
     """Which algorithm this section configures."""
-    hidden: tuple[int, ...] = (64, 64)
-    """Widths of the hidden layers for vectors; beside pictures, of the layers that read the vector field."""
-    activation: Activation | None = None
-    """Between layers; None means tanh, or elu where there are pictures."""
-    shared_trunk: bool = False
-    """Let policy and value share hidden layers; with pictures or a recurrent core they always do."""
-    conv_channels: tuple[int, ...] = (32, 64, 128)
-    """Channels of the convolutions that read pictures."""
-    conv_kernels: tuple[int, ...] = (8, 4, 3)
-    """Their window sizes, in pixels."""
-    conv_strides: tuple[int, ...] = (4, 2, 2)
-    """Their strides, in pixels; where one divides the first window, pictures are read in blocks, which is faster."""
-    conv_features: int = 512
-    """Width of the layer that follows the convolutions."""
-    core: Core = "none"
-    """Recurrent core that remembers within an episode; trained through whole rollouts."""
-    core_size: int = 512
-    """Units of the recurrent core."""
-    state_dependent_std: bool = False
-    """Let the network say the deviation of continuous actions; else it is one learned number per action."""
-    initial_std: float = 1.0
-    """Deviation of continuous actions at the start, where 1.0 is half the range of an action."""
-    rollout_steps: int = 128
-    """Steps of each environment per update."""
-    batch_envs: int | None = None
-    """Rollouts per update, from whichever environments are ready first; None waits for all."""
-    epochs: int = 4
-    """Passes over a rollout."""
-    minibatches: int = 4
-    """Gradient steps per pass."""
-    gamma: float = 0.99
-    """Discount per environment step."""
-    gae_lambda: float = 0.95
-    """Trust in long returns: 0 looks one step ahead, 1 to the end of the rollout."""
     clip: float = 0.2
     """How far the probability of an action may move in one update, as a ratio."""
     value_clip: float | None = None
@@ -66,71 +29,36 @@ class PPOConfig:
     """Weight of the symmetric divergence of choices from uniform ones: explores, and never lets a choice die out."""
     max_grad_norm: float = 0.5
     """Longest gradient; 0 is not limited."""
-    lr: float = 3e-4
-    """Adam step size."""
-    lr_schedule: Literal["constant", "linear", "kl"] = "constant"
-    """How the step size changes: not, down to zero at the end of training, or to hold ``target_kl``."""
-    target_kl: float = 0.01
-    """Divergence from the acting policy in an update's last pass that the ``kl`` schedule holds."""
-    normalize_obs: bool = False
-    """Scale observations by their running mean and deviation; pictures per channel."""
-    normalize_advantage: bool = True
-    """Scale advantages to mean 0 and deviation 1 in each minibatch."""
-    normalize_returns: bool = False
-    """Learn values in units of the running deviation of returns."""
     vtrace: bool = False
     """Correct returns for the lag between acting and learning (V-trace, arXiv:1802.01561)."""
     vtrace_rho: float = 1.0
     """Largest importance weight of a step's own surprise: decides towards which policy's values V-trace goes."""
     vtrace_c: float = 1.0
     """Largest importance weight with which later surprises are passed back."""
-    max_policy_lag: int = 1000
-    """Experience of a policy that is older by more gradient steps is not learned from."""
-    shards: int = 2
-    """Parts of a minibatch whose gradients are summed in fixed order: part of the maths, not of the resources."""
-    processes: int = field(default=2, metadata=RESOURCE)
-    """Processes that compute shards, at most one per core: never changes a bit of the result."""
 
     @property
     def by_column(self) -> bool:
         """Whether a minibatch is whole rollouts of some environments, not single steps of any."""
-        return self.vtrace or self.core != "none"
+        return self.vtrace or super().by_column
+
+    @property
+    def seen_steps(self) -> int:
+        """Rows of each environment that the network sees: V-trace needs the value of the one that follows."""
+        return self.rollout_steps + self.vtrace
 
     def check(self) -> None:
         """Raise ConfigError where values are impossible or contradict each other."""
-        at_least_one(self, "rollout_steps", "epochs", "minibatches", "shards", "processes", "core_size",
-                     "conv_features")  # fmt: skip
-        at_most(self, rollout_steps=10**7, epochs=10_000, minibatches=10**6, shards=1_000, processes=1_000)
-        above_zero(self, "lr", "clip", "initial_std", "target_kl", "vtrace_rho", "vtrace_c")
-        within_one(self, "gamma", "gae_lambda")
-        not_negative(self, "value_coef", "entropy_coef", "kl_uniform_coef", "max_grad_norm", "max_policy_lag")
-        has_layers(self, "hidden")
-        check_convs(self)
+        super().check()
+        above_zero(self, "clip", "vtrace_rho", "vtrace_c")
+        not_negative(self, "value_coef", "entropy_coef", "kl_uniform_coef", "max_grad_norm")
         if self.value_clip is not None and self.value_clip <= 0:
             raise ConfigError(f"value_clip must be above 0 or none, not {self.value_clip}")
-        if self.batch_envs is not None and self.batch_envs < 1:
-            raise ConfigError(f"batch_envs must be at least 1 or none, not {self.batch_envs}")
-        if self.lr_schedule == "kl" and self.epochs == 1:
-            raise ConfigError("lr_schedule 'kl' needs epochs above 1: on the first pass nothing has moved yet")
-
-    def check_split(self, num_envs: int) -> None:
-        """Raise ConfigError where a rollout of these environments does not fall into equal minibatches and shards."""
-        units, what = (num_envs, "environments") if self.by_column else (num_envs * self.rollout_steps, "steps")
-        if units % (self.minibatches * self.shards):
-            parts = f"{self.minibatches} minibatches of {self.shards} shards"
-            raise ConfigError(f"{units} {what} do not fall into {parts}: change algo.minibatches or algo.shards")
 
 
 def ppo_of(config: Any) -> PPOConfig:
     """Return the PPO inside another algorithm's config."""
     ppo: PPOConfig = config.ppo
     return ppo
-
-
-def check_split(experiment: Any) -> None:
-    """Refuse rollouts that do not fall into equal minibatches and shards."""
-    ppo: PPOConfig = experiment.rollout
-    ppo.check_split(ppo.batch_envs or experiment.env.num_envs)
 
 
 SPEC = AlgorithmSpec(

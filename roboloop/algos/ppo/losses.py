@@ -1,11 +1,10 @@
-"""The losses of PPO as pure functions of single rows, each beside its gradient; equations of arXiv:1707.06347.
+"""The losses of PPO as pure functions of single rows; equations of arXiv:1707.06347.
 
 Rows are weighed by their user: one over the number of rows that count, and zero for those that do not.
 """
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor
 
 MAX_LOG_RATIO = 20.0
 """Keeps the ratio finite where a policy has moved far away: such rows are clipped or of no account anyway."""
+ADVANTAGE_EPS = 1e-8
 
 
 class PolicyLoss(NamedTuple):
@@ -23,9 +23,16 @@ class PolicyLoss(NamedTuple):
     is_clipped: Tensor  # whether the ratio has left the range, on whichever side
 
 
+class Judged(NamedTuple):
+    """What policy and value learn from, ``[T, B]``."""
+
+    advantage: Tensor
+    value: Tensor
+
+
 def log_ratio_of(log_prob: Tensor, old_log_prob: Tensor) -> Tensor:
     """Return log of pi / pi_old, bounded."""
-    return (log_prob - old_log_prob).clamp_(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return (log_prob - old_log_prob).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
 
 
 def policy_loss(log_ratio: Tensor, advantage: Tensor, clip: float) -> PolicyLoss:
@@ -34,47 +41,38 @@ def policy_loss(log_ratio: Tensor, advantage: Tensor, clip: float) -> PolicyLoss
     near = ratio.clamp(1.0 - clip, 1.0 + clip)
     loss = -torch.minimum(ratio * advantage, near * advantage)
     # the estimator of KL(old || new) that is never negative: r - 1 - log r
-    return PolicyLoss(loss, ratio - log_ratio - 1.0, (near != ratio).to(loss.dtype))
-
-
-def policy_loss_gradient(log_ratio: Tensor, advantage: Tensor, clip: float) -> Tensor:
-    """Return the gradient of ``policy_loss`` by the log-probabilities: zero where the clipped surrogate counts."""
-    ratio = log_ratio.exp()
-    is_idle = torch.where(advantage > 0, ratio > 1.0 + clip, ratio < 1.0 - clip)
-    return (ratio * advantage).neg_().masked_fill_(is_idle, 0.0)
+    return PolicyLoss(loss, (ratio - log_ratio - 1.0).detach(), (near != ratio).to(loss.dtype))
 
 
 def value_loss(value: Tensor, old_value: Tensor, target: Tensor, clip: float | None) -> Tensor:
     """Return half the squared error; with ``clip``, the larger one of the value and of the value kept near the old."""
     error = (value - target).square()
     if clip is not None:
-        error = torch.maximum(error, (_clipped(value, old_value, clip) - target).square())
+        near = old_value + (value - old_value).clamp(-clip, clip)
+        error = torch.maximum(error, (near - target).square())
     return error * 0.5
 
 
-def value_loss_gradient(value: Tensor, old_value: Tensor, target: Tensor, clip: float | None) -> Tensor:
-    """Return the gradient of ``value_loss`` by the values."""
-    error = value - target
-    if clip is None:
-        return error
-    # the clipped error is constant outside the range; inside it is the same error, but for rounding
-    is_outside = (value - old_value).abs() > clip
-    is_larger = (_clipped(value, old_value, clip) - target).square() > error.square()
-    return error.masked_fill_(is_outside & is_larger, 0.0)
+def normalised(advantage: Tensor, counts: Tensor) -> Tensor:
+    """Return advantages with mean 0 and deviation 1 over the rows that count; ``counts`` is 1 for those, else 0."""
+    total = counts.sum().clamp_min(1.0)
+    gap = advantage - (advantage * counts).sum() / total
+    return gap / ((gap.square() * counts).sum() / total).sqrt().add(ADVANTAGE_EPS)
 
 
-def _clipped(value: Tensor, old_value: Tensor, clip: float) -> Tensor:
-    return old_value + (value - old_value).clamp(-clip, clip)
+def vtrace(
+    reward: Tensor, value: Tensor, is_end: Tensor, end_value: Tensor, ratio: Tensor,
+    gamma: float, lam: float, rho_max: float, c_max: float,
+) -> Judged:  # fmt: skip
+    """Eq. 1 of arXiv:1802.01561, for values ``[T + 1, B]`` and ratios pi / mu ``[T, B]``; c carries lambda (remark 2).
 
-
-def advantage_sums(advantage: Tensor, weight: Tensor) -> Tensor:
-    """Return what mean and deviation over several shards need: weights, sum and sum of squares."""
-    return torch.stack((torch.ones_like(advantage), advantage, advantage.square())) @ weight
-
-
-def normalised(advantage: Tensor, sums: Tensor) -> Tensor:
-    """Return advantages with mean 0 and deviation 1 over all rows that the sums cover."""
-    total, first, second = (float(x) for x in sums)
-    mean = first / total
-    std = math.sqrt(max(second / total - mean * mean, 0.0))
-    return (advantage - mean) / (std + 1e-8)
+    The advantage is r + gamma (V + lambda (v - V))' - V without rho: the loss that uses it weighs by the ratio itself.
+    It is that of the paper where lambda is 1, and that of ``gae`` where the policies are equal.
+    """
+    delta = reward + gamma * torch.where(is_end > 0, end_value, value[1:]) - value[:-1]
+    decay = gamma * lam * (1.0 - is_end)
+    surprise, passed_back = ratio.clamp_max(rho_max) * delta, ratio.clamp_max(c_max) * decay
+    correction = torch.zeros_like(value)  # v - V, and nothing behind the last row
+    for t in reversed(range(len(reward))):
+        torch.addcmul(surprise[t], passed_back[t], correction[t + 1], out=correction[t])
+    return Judged(delta + decay * correction[1:], value[:-1] + correction[:-1])

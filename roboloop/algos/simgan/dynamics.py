@@ -7,7 +7,7 @@ from pathlib import Path
 from roboloop.algos.gail.discriminator import Discriminator
 from roboloop.algos.gail.gail import GAIL
 from roboloop.algos.gail.losses import EpisodeCounts
-from roboloop.algos.ppo.ppo import PPO
+from roboloop.algos.ppo.ppo import make_ppo
 from roboloop.algos.simgan.dynamics_config import DynamicsConfig
 from roboloop.algos.simgan.transition_windows import Identified, TransitionWitness, WindowShape
 from roboloop.algos.spec import Setup
@@ -29,7 +29,7 @@ def make_dynamics(
     lives = EpisodeCounts(experts.num_steps, experts.num_ends)
     discriminator = Discriminator(cfg.discriminator, shape.spec, lives, cfg.ppo.gamma, seed)
     witness = TransitionWitness(shape, Identified(shape.state_dim, shape.action_dim), num_envs)
-    return GAIL(cfg, PPO(cfg.ppo, spec, 1, num_envs, seed, device), discriminator, experts, seed, witness)
+    return GAIL(cfg, make_ppo(cfg.ppo, spec, 1, num_envs, seed, device), discriminator, experts, seed, witness)
 
 
 def robot_dims(spec: EnvSpec) -> tuple[int, int]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from roboloop.algos.gail.discriminator_config import DiscriminatorConfig
+from roboloop.algos.learner.config import check_split
 from roboloop.algos.limits import at_least_one, not_negative
-from roboloop.algos.ppo.config import PPOConfig, check_split, ppo_of
+from roboloop.algos.ppo.config import PPOConfig, ppo_of
 from roboloop.algos.spec import AlgorithmSpec
 from roboloop.core.errors import ConfigError
 

@@ -8,11 +8,16 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import torch
 
+from roboloop.algos.frozen import actor_layers
 from roboloop.algos.gail.discriminator import Discriminator, Steps
 from roboloop.algos.gail.losses import EpisodeCounts
+from roboloop.algos.learner.on_policy import OnPolicy
+from roboloop.algos.learner.policy import LearnerPolicy
+from roboloop.algos.learner.rollout_learner import RolloutLearner
 from roboloop.algos.ppo.losses import MAX_LOG_RATIO
-from roboloop.algos.ppo.ppo import PPO, PPOPolicy
+from roboloop.algos.ppo.ppo import make_ppo
 from roboloop.algos.simgan.dynamics_config import DynamicsConfig
 from roboloop.algos.simgan.refine_config import RefineConfig
 from roboloop.algos.simgan.transition_windows import RobotColumns, TransitionWitness, WindowShape
@@ -66,13 +71,15 @@ class Refine:
     r' = r - kl_coef (log pi - log pi_start) - disc_coef max(0, floor - logit)
     """
 
-    def __init__(self, cfg: RefineConfig, rl: PPO, start: FrozenPolicy, guard: DiscriminatorGuard | None) -> None:
+    def __init__(
+        self, cfg: RefineConfig, rl: RolloutLearner, start: FrozenPolicy, guard: DiscriminatorGuard | None
+    ) -> None:
         self.cfg, self._rl, self._start, self._guard = cfg, rl, start, guard
         self.num_updates = 0
         self.progress = 0.0
 
     @property
-    def policy(self) -> PPOPolicy:
+    def policy(self) -> LearnerPolicy:
         """The live policy: each update changes it."""
         return self._rl.policy
 
@@ -161,9 +168,23 @@ def make_refine(
 ) -> Refine:
     """Return the algorithm of a config; ``start`` has its deviation already."""
     check_start(cfg, spec, start.layers)
-    rl = PPO(cfg.ppo, spec, 1, num_envs, seed, device)
-    rl.begin_with(start.layers.weights, start.layers.biases, cfg.start_std, start.layers.obs_norm)
+    rl = make_ppo(cfg.ppo, spec, 1, num_envs, seed, device)
+    begin_with(rl, start.layers, cfg.start_std)
     return Refine(cfg, rl, start, guard)
+
+
+@torch.no_grad()
+def begin_with(rl: RolloutLearner, start: Layers, std: float) -> None:
+    """Begin with the layers and means of another actor; its scale of observations then stays."""
+    learner = rl.policy.learner
+    assert isinstance(learner, OnPolicy)
+    for layer, weight, bias in zip(actor_layers(learner), start.weights, start.biases, strict=True):
+        layer.weight.zero_()
+        layer.weight[: len(bias)] = torch.from_numpy(weight.T)
+        layer.bias[: len(bias)] = torch.from_numpy(bias)
+    learner.net.set_std(std)
+    if start.obs_norm.size:
+        rl.keep_obs_norm(start.obs_norm)
 
 
 def check_start(cfg: RefineConfig, spec: EnvSpec, start: Layers) -> None:
@@ -176,6 +197,7 @@ def check_start(cfg: RefineConfig, spec: EnvSpec, start: Layers) -> None:
         raise ConfigError("the actions of the start have other bounds than the environment's")
     ppo = cfg.ppo
     wanted: Mapping[str, tuple[object, object]] = {
+        "net": (ppo.net, "mlp"),
         "hidden": (list(ppo.hidden), list(start.hidden)),
         "activation": (ppo.activation or "tanh", start.activation),
         "normalize_obs": (ppo.normalize_obs, bool(start.obs_norm.size)),

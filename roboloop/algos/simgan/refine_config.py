@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
+from roboloop.algos.learner.config import check_split
 from roboloop.algos.limits import above_zero, not_negative
-from roboloop.algos.ppo.config import PPOConfig, check_split, ppo_of
+from roboloop.algos.ppo.config import PPOConfig, ppo_of
 from roboloop.algos.spec import AlgorithmSpec
 from roboloop.core.errors import ConfigError
 

@@ -41,23 +41,6 @@ def gae(reward: Array, value: Array, ends: Ends, gamma: float, lam: float) -> Ta
     return Targets(advantage, advantage + value[:-1])
 
 
-def vtrace(
-    reward: Array, value: Array, ends: Ends, ratio: Array, gamma: float, lam: float, rho_max: float, c_max: float
-) -> Targets:
-    """Eq. 1 of arXiv:1802.01561, for values ``[T + 1, B]`` and ratios pi / mu ``[T, B]``; c carries lambda (remark 2).
-
-    The advantage is r + gamma (V + lambda (v - V))' - V without rho: the loss that uses it weighs by the ratio itself.
-    It is that of the paper where lambda is 1, and that of ``gae`` where the policies are equal.
-    """
-    delta = reward + gamma * _next_value(value, ends) - value[:-1]
-    is_running = 1.0 - ends.is_end
-    decay = gamma * lam * np.minimum(ratio, c_max) * is_running
-    correction = _discounted_sums(np.minimum(ratio, rho_max) * delta, decay)  # v - V
-    following = np.zeros_like(correction)
-    following[:-1] = correction[1:]
-    return Targets(delta + gamma * lam * is_running * following, value[:-1] + correction)
-
-
 def _next_value(value: Array, ends: Ends) -> Array:
     """Return what follows each step is worth; beyond the last row that is the value of the row that comes next."""
     return np.where(ends.is_end > 0, ends.value, value[1:])
