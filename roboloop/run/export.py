@@ -21,7 +21,7 @@ from roboloop.core.files import disk_errors, remove, staged
 from roboloop.core.options import Options
 from roboloop.core.rng import derive
 from roboloop.core.text import printable
-from roboloop.core.types import Array, Decision, Env, EnvSpec, Policy
+from roboloop.core.types import Array, Decision, Env, EnvSpec, Policy, PortablePolicy
 from roboloop.envs.frozen import SUFFIX
 from roboloop.run.rundir import RunDir, find_run, installed
 from roboloop.track.terminal import LiveLine
@@ -50,14 +50,17 @@ def export(args: list[str]) -> int:
     frozen = "plain numbers, for a policy that acts inside an environment"
     kind.add_argument("--frozen", type=Path, metavar=f"OUT{SUFFIX}", help=frozen)
     options.add_argument("--checkpoint", default="best", help="'best', 'last' or a step")
+    options.add_argument("--task", metavar="NAME", help="of a policy with several intentions; the main one by default")
     std = "with --frozen: deviation of its actions, where they reach from -1 to 1; what was learned unless given"
     options.add_argument("--std", type=float, metavar="X", help=std)
     known = options.parse_args(args)
+    if known.frozen and known.task:
+        raise ConfigError("--task is for --onnx")
     if known.frozen:
         return _export_frozen(known.run, known.checkpoint, known.frozen, known.std)
     if known.std is not None:
         raise ConfigError("--std is for --frozen: an ONNX policy does not explore")
-    return _export_onnx(known.run, known.checkpoint, known.onnx)
+    return _export_onnx(known.run, known.checkpoint, known.onnx, known.task or "")
 
 
 def _export_frozen(path: Path, which: str, out: Path, std: float | None) -> int:
@@ -81,13 +84,13 @@ def _export_frozen(path: Path, which: str, out: Path, std: float | None) -> int:
     return 0
 
 
-def _export_onnx(path: Path, which: str, out: Path) -> int:
+def _export_onnx(path: Path, which: str, out: Path, task: str) -> int:
     """Write a graph and its contract."""
     if out.suffix != ".onnx":
         raise ConfigError(f"--onnx must end in .onnx, not {out.name!r}")
     run, contract_path = RunDir.open(find_run(path)), out.with_suffix(".json")
     with needs_extra("export", _PACKAGES, EXTRA), _together(out, contract_path) as (stage, contract_stage):
-        contract = write_policy(run, which, stage)
+        contract = write_policy(run, which, stage, task)
         contract_stage.write_text(json.dumps(contract, indent=1) + "\n")
     policy, parity = contract["policy"], contract["parity"]
     size = f"{out.stat().st_size / 1e3:.0f} kB"
@@ -115,7 +118,7 @@ def _together(out: Path, contract: Path) -> Iterator[tuple[Path, Path]]:
         raise
 
 
-def write_policy(run: RunDir, which: str, out: Path) -> dict[str, Any]:
+def write_policy(run: RunDir, which: str, out: Path, task: str = "") -> dict[str, Any]:
     """Write the policy of a checkpoint once it has proved equal; return its contract."""
     from roboloop.algos.graph import ACTION, MEMORY, MEMORY_AFTER, onnx_model
     from roboloop.envs import registry
@@ -124,7 +127,7 @@ def write_policy(run: RunDir, which: str, out: Path) -> dict[str, Any]:
     cfg, point, line = run.config, run.pick(which), LiveLine()
     env = registry.make(cfg.env, evaluation=True)
     try:
-        policy = build.policy_of(cfg, env.spec, point)
+        policy = of_task(build.policy_of(cfg, env.spec, point), task)
         model = onnx_model(policy)
         exported = OnnxPolicy(model)
         gap = largest_difference(policy, exported, env, cfg.env.frame_stack, line)
@@ -149,6 +152,16 @@ def write_policy(run: RunDir, which: str, out: Path) -> dict[str, Any]:
         "versions": installed(_VERSIONS),
         "parity": {"steps": PARITY_STEPS, "max_difference": gap, "limit": PARITY_LIMIT},
     }  # fmt: skip
+
+
+def of_task(policy: PortablePolicy, name: str) -> PortablePolicy:
+    """Return the policy of one task, of a policy that has several."""
+    if hasattr(policy, "for_task"):
+        one: PortablePolicy = policy.for_task(name)
+        return one
+    if name:
+        raise ConfigError("--task is for policies that were trained for several tasks of one environment")
+    return policy
 
 
 def action_columns(spec: EnvSpec) -> list[dict[str, float | int]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -40,3 +42,11 @@ def saved_policy(algo: ReplayLearner, state: State | None = None) -> LearnerPoli
     learner = algo.policy.learner
     made = type(learner)(learner.cfg, learner.spec, learner.frame_stack)
     return LearnerPolicy.from_state(made, algo.state() if state is None else state)
+
+
+def saved_learner(algo: ReplayLearner) -> Any:
+    """Return a learner whose modules are copies of the algorithm's."""
+    learner = algo.policy.learner
+    made = type(learner)(learner.cfg, learner.spec, learner.frame_stack)
+    made.load_state_dict({name: view.clone() for name, view in algo.trainer.views.items()})
+    return made

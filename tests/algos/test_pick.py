@@ -126,7 +126,7 @@ def test_next_picks_are_drawn_evenly_from_what_is_offered_next() -> None:
     assert ((is_it.sum(0) - 100).abs() < 40).all()
 
 
-def test_targets_are_those_of_the_next_pick() -> None:
+def test_targets_are_those_of_the_next_pick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where all candidates are the same, the update is SAC's on states that hold that pick."""
     algo, source = make_pick(SMALL, SPEC, seed=0), batches()
     rl = make_sac(SAC_SMALL, EnvSpec((5,), np.dtype(np.float32), (-1.0,) * 2, (1.0,) * 2, 10), 1, seed=0)
@@ -135,7 +135,7 @@ def test_targets_are_those_of_the_next_pick() -> None:
         for name in ("now", "next"):
             rl.trainer.arrays[f"noise/{name}"][:] = algo.trainer.arrays[f"noise/{name}"]
 
-    rl.trainer.draw_noise = same_noise  # type: ignore[method-assign]
+    monkeypatch.setattr(rl.trainer, "draw_noise", same_noise)
     for _ in range(3):
         batch = next(source)
         batch.next_obs["picks"] = batch.next_obs["picks"][:, :1]

@@ -85,12 +85,12 @@ def test_critics_judge_examples_with_actions_of_the_present_policy_and_as_rows_l
         torch.testing.assert_close(gradient, plain[name], rtol=1e-4, atol=1e-6)
 
 
-def test_the_actor_learns_as_from_the_other_rows_alone() -> None:
+def test_the_actor_learns_as_from_the_other_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     sac, batch = sac_with(TERMS["sqil"]), next(batches())
     actor = of("actor", gradients(sac, batch))
     alone, keep = plain_sac(batch_size=12), ~is_example()
     of_others = noise(sac, "now").view(2, K, 4, 2)[:, :, M:].reshape(2, 6, 2)
-    alone.trainer.draw_noise = lambda rng: noise(alone, "now").copy_(of_others)  # type: ignore[method-assign]
+    monkeypatch.setattr(alone.trainer, "draw_noise", lambda rng: noise(alone, "now").copy_(of_others))
     found = gradients(alone, Batch(*(column[keep] for column in batch)))
     for name, gradient in actor.items():
         torch.testing.assert_close(gradient, found[name], rtol=1e-4, atol=1e-6)

@@ -16,7 +16,7 @@ pytest.importorskip("onnxruntime")
 
 from roboloop import cli  # noqa: E402
 from roboloop.algos import graph  # noqa: E402
-from roboloop.algos.mtsac.mtsac import MultiTaskSAC  # noqa: E402
+from roboloop.algos.mtsac.mtsac import make_mtsac  # noqa: E402
 from roboloop.algos.policy import UniformPolicy, in_bounds  # noqa: E402
 from roboloop.algos.ppo.config import PPOConfig  # noqa: E402
 from roboloop.algos.ppo.ppo import make_ppo  # noqa: E402
@@ -26,7 +26,9 @@ from roboloop.core.errors import ConfigError  # noqa: E402
 from roboloop.core.types import Array, EnvSpec, PortablePolicy, RewardAware  # noqa: E402
 from roboloop.run.export import PARITY_LIMIT, OnnxPolicy  # noqa: E402
 from roboloop.run.rundir import RunDir  # noqa: E402
+from tests.algos import test_intention_policy as intention_policy  # noqa: E402
 from tests.algos import test_multitask_sac as multitask_sac  # noqa: E402
+from tests.algos import test_pick as pick  # noqa: E402
 from tests.algos import test_pixel_sac as pixel_sac  # noqa: E402
 from tests.algos.test_bc_heads import AUXILIARY, SET  # noqa: E402
 from tests.algos.test_bc_heads import make as make_heads  # noqa: E402
@@ -160,18 +162,49 @@ def test_a_decision_transformer_with_its_cache(spec, heads):
     assert_exported_acts_alike(shaken(policy), spec, steps=14)
 
 
-def test_one_network_for_several_tasks_and_none_with_heads_or_modules():
-    plain = MultiTaskSAC(multitask_sac.NETS["plain"], multitask_sac.SPEC, 1, seed=0)
-    plain.update(next(multitask_sac.batches()))
-    assert_exported_acts_alike(shaken(plain.policy), multitask_sac.SPEC)
-    for net in ("heads", "soft"):
-        with pytest.raises(ConfigError, match=r"only one with algo\.net 'plain' can"):
-            graph.onnx_model(MultiTaskSAC(multitask_sac.NETS[net], multitask_sac.SPEC, 1, seed=0).policy)
+@pytest.mark.parametrize("net", multitask_sac.NETS)
+def test_networks_for_several_tasks_act_by_the_task_that_an_observation_ends_with(net):
+    cfg = dataclasses.replace(multitask_sac.NETS[net], normalize_obs=True)
+    sac, source = make_mtsac(cfg, multitask_sac.SPEC, 1, seed=0), multitask_sac.batches()
+    for _ in range(3):
+        sac.update(next(source))
+    policy, rng = shaken(sac.policy), np.random.default_rng(1)
+    exported, obs = OnnxPolicy(graph.onnx_model(policy)), next(source).obs[rng.permutation(24)]
+    for rows in (obs, obs[:1]):
+        ours, theirs = (
+            p.act(rows, np.zeros((len(rows), 0), np.float32), False, rng).action for p in (policy, exported)
+        )
+        np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5)
+    assert len(np.unique(ours)) > 1
+
+
+@pytest.mark.parametrize("task", ["", "reach"])
+def test_one_of_several_intentions(task):
+    policy = intention_policy.policy_of(intention_policy.LISTED)
+    one = policy.for_task(task)
+    assert one.task == ("place", "reach", "grasp").index(task or "place")
+    assert_exported_acts_alike(one, intention_policy.SPEC)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in pick.KINDS if kind != "uniform"])
+def test_picks(kind):
+    which, spec = pick.KINDS[kind]
+    algo, source = pick.make_pick(dataclasses.replace(pick.SMALL, pick=which), spec, seed=0), pick.batches(spec=spec)
+    algo.update(next(source))
+    policy, rng = shaken(algo.policy), np.random.default_rng(0)
+    exported, memory = OnnxPolicy(graph.onnx_model(policy)), np.zeros((9, 0), np.float32)
+    obs = pick.seen(9, spec=spec)
+    for rows in (9, 1):
+        ours, theirs = (p.act(obs[:rows], memory[:rows], False, rng).action for p in (policy, exported))
+        np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5)
 
 
 def test_what_cannot_be_exported_is_named():
     with pytest.raises(ConfigError, match="UniformPolicy"):
         graph.onnx_model(UniformPolicy(SPEC))
+    uniform = pick.make_pick(dataclasses.replace(pick.SMALL, pick="uniform"), pick.SPEC, seed=0)
+    with pytest.raises(ConfigError, match="draws its picks cannot be exported"):
+        graph.onnx_model(uniform.policy)
 
 
 @pytest.fixture
