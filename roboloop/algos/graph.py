@@ -3,172 +3,135 @@
 from __future__ import annotations
 
 import logging
-import math
 import warnings
-from collections.abc import Mapping
 
 import numpy as np
+import onnx  # noqa: F401  # torch's exporter needs it, and would name it late
 import torch
 from torch import Tensor, nn
 
-from roboloop.algos.imitation.policy import ImitationModel, ImitationPolicy
-from roboloop.algos.learner.inputs import Rows
+from roboloop.algos.guided.intention_policy import OneIntention
+from roboloop.algos.imitation.transformer import TransformerPolicy
+from roboloop.algos.learner.inputs import ObsInputs, Rows
 from roboloop.algos.learner.learner import Seen
 from roboloop.algos.learner.policy import LearnerPolicy
-from roboloop.algos.policy import ActionScale, ActorPolicy, net_of
+from roboloop.algos.policy import ActionScale
 from roboloop.core.errors import ConfigError
-from roboloop.core.fields import MASK, parts_of
-from roboloop.core.state import spec_from_data
-from roboloop.core.types import EnvSpec, PortablePolicy, State
-from roboloop.nets import graph as draw
-from roboloop.nets.conv import ConvSpec
-from roboloop.nets.flat import under
-from roboloop.nets.graph import Graph, GraphInputs, Value
-from roboloop.nets.mlp import MLPSpec
+from roboloop.core.fields import MASK, PICKS, WHOLE, FieldPart, parts_of
+from roboloop.core.types import PortablePolicy
 from roboloop.nets.normalize import CLIP
-from roboloop.nets.stepwise import StepwiseSpec
-from roboloop.nets.trunk import TrunkSpec
-from roboloop.nets.vision import VisionEncoder, conv_name, pixel_norm
+from roboloop.nets.transformer import GATHERED
 
-HEADS = "a policy with heads or soft modules cannot be exported: only one with algo.net 'plain' can"
+BATCH, OBS, MEMORY, MEMORY_AFTER, ACTION = "batch", "obs", "memory", "memory_after", "action"
+REWARD_SO_FAR = "reward_so_far"
+"""What a policy that is told how much return to reach must know of its episode."""
 
 
 def onnx_model(policy: PortablePolicy) -> bytes:
     """Return the bytes of an ONNX file that acts as the policy does without exploring."""
     if isinstance(policy, LearnerPolicy):
-        return _drawn_by_torch(policy)
-    if not isinstance(policy, ActorPolicy | ImitationPolicy):
-        raise ConfigError(f"{type(policy).__name__} cannot be exported: only policies of SAC, PPO and BC can")
-    graph, spec = Graph(), spec_from_data(policy.blueprint()["spec"])
-    unit = _actor(graph, policy, spec) if isinstance(policy, ActorPolicy) else _imitation(graph, policy, spec)
-    graph.output(draw.ACTION, _in_env_units(graph, ActionScale(spec), unit), spec.action_dim)
-    return graph.model(type(policy).__name__)
+        return _drawn_by_torch(ExportedPolicy(policy))
+    if isinstance(policy, OneIntention):
+        return _drawn_by_torch(ExportedPolicy(policy.actor, policy.task, policy.num_tasks))
+    raise ConfigError(f"{type(policy).__name__} cannot be exported: only policies that learners learn can")
 
 
 class ExportedPolicy(nn.Module):
-    """A learner's ``decide`` with all that stands around it: fields, normaliser, units and bounds."""
+    """A learner's ``decide`` with all that stands around it: fields, normaliser, heads, units and bounds."""
 
-    def __init__(self, policy: LearnerPolicy) -> None:
+    def __init__(self, policy: LearnerPolicy, task: int = 0, num_tasks: int = 0) -> None:
+        """Take a policy; of one that is told its task, the number of that, which then is no input."""
         super().__init__()
-        self.learner, scale = policy.learner, ActionScale(policy.learner.spec)
-        self.names = [*parts_of(self.learner.spec)]
+        self.learner = learner = policy.learner
+        if learner.calm_draws(np.random.default_rng(0), 1) is not None:
+            raise ConfigError("a policy that draws its picks cannot be exported: only one that picks the best")
+        scale = ActionScale(learner.spec)
         self.bounds = torch.from_numpy(scale.low), torch.from_numpy(scale.high)
         self.units = torch.from_numpy(scale.half), torch.from_numpy(scale.center)
-        self.norm = torch.from_numpy(policy.norm.numbers).view(2, -1)
+        self.norm = torch.from_numpy(policy.norm.numbers.copy()).view(2, -1)
+        self.task = torch.eye(num_tasks)[task : task + 1] if num_tasks else None
+        self.is_told = isinstance(policy, TransformerPolicy)
+        self.parts = parts_of(learner.spec)
+        if self.task is not None:  # such observations are one vector
+            self.parts = {WHOLE: FieldPart(np.dtype(np.float32), (learner.obs_dim - num_tasks,))}
+
+    def examples(self) -> dict[str, Tensor]:
+        """Return inputs by name, of two rows, since of one row the exporter makes a constant."""
+        frames = self.learner.frame_stack
+        lead = (2, frames) if frames > 1 else (2,)
+        found = {n or OBS: torch.from_numpy(np.zeros((*lead, *p.shape), p.dtype)) for n, p in self.parts.items()}
+        if self.learner.memory_size:
+            found[MEMORY] = torch.zeros(2, self.learner.memory_size)
+        if self.is_told:
+            found[REWARD_SO_FAR] = torch.zeros(2)
+        return found
 
     def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
-        """Return actions in the environment's units and the memory, for fields of observations and the memory."""
-        obs, memory = dict(zip(self.names, given, strict=False)), given[-1]
+        """Return actions in the environment's units, and the memory after the step where there is any."""
+        learner, inputs = self.learner, dict(zip(self.parts, given, strict=False))
+        memory = self._memory(given)
+        vector = [
+            given[0].flatten(1)[:, :0].float(),
+            *(inputs[name].float().flatten(1) for name in learner.fields.vectors),
+        ]
+        vector += [] if self.task is None else [self.task.expand(given[0].shape[0], -1)]
+        numbers = torch.cat(vector, 1)
+        seen = self._seen(inputs, self._normalised(numbers))
+        if learner.heads > 1:
+            action, after = self._of_own_head(numbers, seen), None
+        else:
+            action, after, *_ = learner.decide(seen, memory, None)
         half, center = self.units
         low, high = self.bounds
-        decided = self.learner.decide(self._seen(obs), memory, None)
-        action = torch.minimum(torch.maximum(decided.action * half + center, low), high)
-        return (action,) if decided.memory is None else (action, decided.memory)
+        action = torch.minimum(torch.maximum(action * half + center, low), high)
+        return (action,) if after is None else (action, after)
 
-    def _seen(self, obs: Mapping[str, Tensor]) -> Seen:
-        """Return observations as the learner takes them; of a stack of masks the newest."""
-        fields, reads = self.learner.fields, self.learner.reads
-        some = next(iter(obs.values()))
-        vector = torch.cat([some.flatten(1)[:, :0].float(), *(obs[n].float().flatten(1) for n in fields.vectors)], 1)
-        if self.norm.shape[1]:
-            vector = ((vector - self.norm[0]) * self.norm[1]).clamp(-CLIP, CLIP)
-        if not fields.pictures and not fields.mask_dim:
+    def _memory(self, given: tuple[Tensor, ...]) -> Tensor:
+        """Return a memory that may be overwritten."""
+        if not self.learner.memory_size:
+            return torch.zeros(given[0].shape[0], 0)
+        if not self.is_told:
+            return given[-1].clone()
+        *_, memory, so_far = given
+        return torch.cat((memory[:, :GATHERED], so_far.unsqueeze(1), memory[:, GATHERED + 1 :]), 1)
+
+    def _normalised(self, vector: Tensor) -> Tensor:
+        return ((vector - self.norm[0]) * self.norm[1]).clamp(-CLIP, CLIP) if self.norm.shape[1] else vector
+
+    def _seen(self, inputs: dict[str, Tensor], vector: Tensor) -> Seen:
+        """Return what the learner sees."""
+        learner, fields = self.learner, self.learner.fields
+        if not ObsInputs(fields).is_record:
             return vector
-        seen = Rows(vector=vector)
+        seen = {"vector": vector}
         for i, picture in enumerate(fields.pictures):
-            pixels = obs[picture.field].reshape(-1, *picture[1:])
-            setattr(seen, f"picture{i}", reads[i].blocks_of(pixels) if reads else pixels)
+            pixels = inputs[picture.field].reshape(-1, *picture[1:])
+            seen[f"picture{i}"] = learner.reads[i].blocks_of(pixels) if learner.reads else pixels
         if fields.mask_dim:
-            seen.mask = obs[MASK].flatten(1)[:, -fields.mask_dim :] != 0
-        return seen
+            seen["mask"] = inputs[MASK].flatten(1)[:, -fields.mask_dim :] != 0
+        if fields.picks:
+            seen["picks"] = inputs[PICKS].float()
+        return Rows(**seen)
+
+    def _of_own_head(self, numbers: Tensor, seen: Tensor) -> Tensor:
+        """Return actions of rows of any order: every head's, of which each row takes its own."""
+        heads, rows = self.learner.heads, numbers.shape[0]
+        own = numbers[:, -heads:].argmax(1) == torch.arange(heads).unsqueeze(1)
+        of_all = self.learner.act(seen.repeat(heads, 1), None).view(heads, rows, -1)
+        return (of_all * own.unsqueeze(2)).sum(0)
 
 
-def _drawn_by_torch(policy: LearnerPolicy) -> bytes:
+def _drawn_by_torch(policy: ExportedPolicy) -> bytes:
     """Return the graph that torch's exporter draws."""
-    learner, names, example = policy.learner, [], []
-    for name, about in parts_of(learner.spec).items():
-        shape = (2, *draw.lead(learner.frame_stack), *about.shape)  # of one row it would make a constant
-        names.append(name or draw.OBS)
-        example.append(torch.from_numpy(np.zeros(shape, about.dtype)))
-    if policy.memory_size:
-        names.append(draw.MEMORY)
-        example.append(torch.zeros(2, policy.memory_size))
-    batch = {0: torch.export.Dim(draw.BATCH)}
-    outputs = [draw.ACTION, draw.MEMORY_AFTER] if policy.memory_size else [draw.ACTION]
+    examples, batch = policy.examples(), torch.export.Dim(BATCH)
+    outputs = [ACTION, *[MEMORY_AFTER] * bool(policy.learner.memory_size)]
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of packages that it could also export
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
-            ExportedPolicy(policy).eval(), tuple(example), dynamo=True, dynamic_shapes=((batch,) * len(names),),
-            input_names=names, output_names=outputs, verbose=False,
+            policy.eval(), tuple(examples.values()), dynamo=True, dynamic_shapes=(tuple({0: batch} for _ in examples),),
+            input_names=[*examples], output_names=outputs, verbose=False,
         )  # fmt: skip
     assert program is not None
     model: bytes = program.model_proto.SerializeToString()
     return model
-
-
-def _actor(graph: Graph, policy: ActorPolicy, spec: EnvSpec) -> Value:
-    net = net_of(policy.weights)
-    if policy.sight is not None and isinstance(net, TrunkSpec):
-        return draw.chosen(graph, _choices(spec), _seeing(graph, policy, policy.sight, net), None, squash=True)
-    if not isinstance(net, MLPSpec) or net.groups > 1:
-        raise ConfigError(HEADS)
-    frames = net.widths[0] // math.prod(spec.obs_shape)
-    obs = graph.input(draw.OBS, (*draw.lead(frames), *spec.obs_shape), spec.obs_dtype)
-    vector = graph.op("Flatten", draw.floats(graph, obs), axis=1)
-    outputs = draw.mlp(graph, net, policy.weights, draw.scaled(graph, vector, policy.norm.numbers.reshape(2, -1)))
-    return draw.chosen(graph, _choices(spec), outputs, None, squash=True)
-
-
-def _seeing(graph: Graph, policy: ActorPolicy, sight: VisionEncoder, net: TrunkSpec) -> Value:
-    """Return what an actor makes of pictures, and of the vector beside them."""
-    seen = draw.observation(graph, spec_from_data(policy.blueprint()["spec"]), sight.fields)
-    weights = policy.weights
-    features = [
-        draw.conv(graph, conv, under(conv_name(i), weights), pixel_norm(conv, "cpu"), pixels)
-        for i, (conv, pixels) in enumerate(zip(sight.spec.convs, seen.pictures, strict=True))
-    ]
-    parts = [draw.mlp(graph, net.trunk, under("trunk", weights), graph.beside(features))]
-    if seen.vector is not None:
-        parts.append(draw.scaled(graph, seen.vector, policy.norm.numbers.reshape(2, -1)))
-    return draw.mlp(graph, net.head, under("head", weights), graph.beside(parts))
-
-
-def _imitation(graph: Graph, policy: ImitationPolicy, spec: EnvSpec) -> Value:
-    model, state = ImitationModel.from_data(policy.blueprint()), policy.state()
-    if not isinstance(model.net, StepwiseSpec):
-        raise ConfigError(
-            "a Decision Transformer cannot be exported: it acts on past steps and on rewards, not on one observation"
-        )
-    if model.num_tasks > 1:
-        raise ConfigError(HEADS)
-    seen = draw.observation(graph, spec, model.fields)
-    vector, features = _encoded(graph, seen, model.state.convs, state)
-    states = graph.beside(features if vector is None else [*features, vector])
-    outputs = draw.mlp(graph, model.net.mlp, model.of_net(state["net"]), states)
-    return draw.chosen(graph, _choices(spec), outputs, seen.mask, squash=True)
-
-
-def _encoded(
-    graph: Graph, seen: GraphInputs, convs: tuple[ConvSpec, ...], state: State
-) -> tuple[Value | None, list[Value]]:
-    """Return the vector, normalised, and the features of each picture."""
-    net, norms = state["net"], state["norms"]
-    vector = None if seen.vector is None else draw.scaled(graph, seen.vector, norms["vector_norm"].numpy())
-    features = [
-        draw.conv(graph, conv, under(f"picture{i}", net), norms[f"pixel_norm{i}"], pixels)
-        for i, (conv, pixels) in enumerate(zip(convs, seen.pictures, strict=True))
-    ]
-    return vector, features
-
-
-def _in_env_units(graph: Graph, scale: ActionScale, unit: Value) -> Value:
-    """Return actions in the environment's units, never outside its bounds."""
-    action = unit
-    if not scale.is_identity:
-        action = graph.op("Add", graph.op("Mul", unit, scale.half), scale.center)
-    return graph.op("Min", graph.op("Max", action, scale.low), scale.high)
-
-
-def _choices(spec: EnvSpec) -> tuple[int, ...]:
-    return spec.action_choices or (0,) * spec.action_dim

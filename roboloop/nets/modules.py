@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from roboloop.core.resolve import load_named
-from roboloop.nets.heads import LOG_STD_MAX, LOG_STD_MIN
 
+LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
+"""Bounds of the logarithm of a tanh-Gaussian's deviation."""
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU, "silu": nn.SiLU}
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from roboloop.core.errors import ConfigError
-from roboloop.core.fields import MASK, part, parts_of
+from roboloop.core.fields import MASK, PICKS, part, parts_of
 from roboloop.core.types import Array, EnvSpec
 
 
@@ -32,14 +32,19 @@ class Fields:
     vector_dim: int
     """Numbers of all vector fields and all frames together."""
     mask_dim: int
+    picks: tuple[int, ...] = ()
+    """Candidates and the numbers of each, where they are told apart from vectors."""
 
     @classmethod
-    def of(cls, spec: EnvSpec, frames: int) -> Fields:
-        """Read the fields off an environment's spec."""
+    def of(cls, spec: EnvSpec, frames: int, picks: bool = False) -> Fields:
+        """Read the fields off an environment's spec; ``picks`` = tell candidates apart from other numbers."""
         pictures, vectors, vector_dim, mask_dim = [], [], 0, 0
+        candidates: tuple[int, ...] = ()
         for name, about in parts_of(spec).items():
             if name == MASK:
                 mask_dim = math.prod(about.shape)
+            elif name == PICKS and picks:
+                candidates = about.shape
             elif about.is_picture:
                 pictures.append(Picture(name, frames * about.shape[0], *about.shape[1:]))
             else:
@@ -47,7 +52,7 @@ class Fields:
                 vector_dim += frames * math.prod(about.shape)
         if mask_dim and mask_dim != sum(spec.action_choices):
             raise ConfigError(f"{MASK} has {mask_dim} entries, but there are {sum(spec.action_choices)} choices")
-        return cls(frames, tuple(pictures), tuple(vectors), vector_dim, mask_dim)
+        return cls(frames, tuple(pictures), tuple(vectors), vector_dim, mask_dim, candidates)
 
     def vector(self, obs: Array, rows: int) -> Array:
         """Return all vector fields as float32 ``[rows, vector_dim]``."""

@@ -22,7 +22,7 @@ from roboloop.core.options import Options
 from roboloop.core.packages import installed
 from roboloop.core.rng import derive
 from roboloop.core.text import printable
-from roboloop.core.types import Array, Decision, Env, EnvSpec, Policy
+from roboloop.core.types import Array, Decision, Env, EnvSpec, Policy, PortablePolicy
 from roboloop.envs.frozen import SUFFIX
 from roboloop.run.rundir import RunDir, find_run
 from roboloop.track.terminal import LiveLine
@@ -51,14 +51,17 @@ def export(args: list[str]) -> int:
     frozen = "plain numbers, for a policy that acts inside an environment"
     kind.add_argument("--frozen", type=Path, metavar=f"OUT{SUFFIX}", help=frozen)
     options.add_argument("--checkpoint", default="best", help="'best', 'last' or a step")
+    options.add_argument("--task", metavar="NAME", help="of a policy with several intentions; the main one by default")
     std = "with --frozen: deviation of its actions, where they reach from -1 to 1; what was learned unless given"
     options.add_argument("--std", type=float, metavar="X", help=std)
     known = options.parse_args(args)
+    if known.frozen and known.task:
+        raise ConfigError("--task is for --onnx")
     if known.frozen:
         return _export_frozen(known.run, known.checkpoint, known.frozen, known.std)
     if known.std is not None:
         raise ConfigError("--std is for --frozen: an ONNX policy does not explore")
-    return _export_onnx(known.run, known.checkpoint, known.onnx)
+    return _export_onnx(known.run, known.checkpoint, known.onnx, known.task or "")
 
 
 def _export_frozen(path: Path, which: str, out: Path, std: float | None) -> int:
@@ -82,13 +85,13 @@ def _export_frozen(path: Path, which: str, out: Path, std: float | None) -> int:
     return 0
 
 
-def _export_onnx(path: Path, which: str, out: Path) -> int:
+def _export_onnx(path: Path, which: str, out: Path, task: str) -> int:
     """Write a graph and its contract."""
     if out.suffix != ".onnx":
         raise ConfigError(f"--onnx must end in .onnx, not {out.name!r}")
     run, contract_path = RunDir.open(find_run(path)), out.with_suffix(".json")
     with needs_extra("export", _PACKAGES, EXTRA), _together(out, contract_path) as (stage, contract_stage):
-        contract = write_policy(run, which, stage)
+        contract = write_policy(run, which, stage, task)
         contract_stage.write_text(json.dumps(contract, indent=1) + "\n")
     policy, parity = contract["policy"], contract["parity"]
     size = f"{out.stat().st_size / 1e3:.0f} kB"
@@ -116,17 +119,16 @@ def _together(out: Path, contract: Path) -> Iterator[tuple[Path, Path]]:
         raise
 
 
-def write_policy(run: RunDir, which: str, out: Path) -> dict[str, Any]:
+def write_policy(run: RunDir, which: str, out: Path, task: str = "") -> dict[str, Any]:
     """Write the policy of a checkpoint once it has proved equal; return its contract."""
-    from roboloop.algos.graph import onnx_model
+    from roboloop.algos.graph import ACTION, MEMORY, MEMORY_AFTER, onnx_model
     from roboloop.envs import registry
-    from roboloop.nets.graph import ACTION, MEMORY, MEMORY_AFTER
     from roboloop.run import build
 
     cfg, point, line = run.config, run.pick(which), LiveLine()
     env = registry.make(cfg.env, evaluation=True)
     try:
-        policy = build.policy_of(cfg, env.spec, point)
+        policy = of_task(build.policy_of(cfg, env.spec, point), task)
         model = onnx_model(policy)
         exported = OnnxPolicy(model)
         gap = largest_difference(policy, exported, env, cfg.env.frame_stack, line)
@@ -142,7 +144,7 @@ def write_policy(run: RunDir, which: str, out: Path) -> dict[str, Any]:
         "file": {"name": out.name, "sha256": hashlib.sha256(model).hexdigest()},
         "observation": {"frame_stack": cfg.env.frame_stack, "fields": exported.fields()},
         "action": {"output": ACTION, "dtype": "float32", "columns": action_columns(env.spec)},
-        "memory": {"size": size, "input": MEMORY, "output": MEMORY_AFTER} if size else None,
+        "memory": {"size": size, "input": MEMORY, "output": MEMORY_AFTER, **exported.told} if size else None,
         "control_hz": env.spec.protocol.get("control_hz"),
         "policy": {
             "algo": cfg.algo.name, "run": str(run.path), "checkpoint_step": point.step, "version": policy.version,
@@ -151,6 +153,16 @@ def write_policy(run: RunDir, which: str, out: Path) -> dict[str, Any]:
         "versions": installed(_VERSIONS),
         "parity": {"steps": PARITY_STEPS, "max_difference": gap, "limit": PARITY_LIMIT},
     }  # fmt: skip
+
+
+def of_task(policy: PortablePolicy, name: str) -> PortablePolicy:
+    """Return the policy of one task, of a policy that has several."""
+    if hasattr(policy, "for_task"):
+        one: PortablePolicy = policy.for_task(name)
+        return one
+    if name:
+        raise ConfigError("--task is for policies that were trained for several tasks of one environment")
+    return policy
 
 
 def action_columns(spec: EnvSpec) -> list[dict[str, float | int]]:
@@ -170,7 +182,8 @@ class OnnxPolicy:
     def __init__(self, model: bytes) -> None:
         import onnxruntime
 
-        from roboloop.nets.graph import MEMORY
+        from roboloop.algos.graph import MEMORY, REWARD_SO_FAR
+        from roboloop.nets.transformer import GATHERED
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -179,6 +192,8 @@ class OnnxPolicy:
         self._memory = MEMORY
         memory = self._inputs.pop(MEMORY, None)
         self.memory_size: int = 0 if memory is None else memory.shape[1]
+        told = self._inputs.pop(REWARD_SO_FAR, None)
+        self._told = None if told is None else (REWARD_SO_FAR, GATHERED)
 
     def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
         """Return the likeliest actions, also where it should explore."""
@@ -186,8 +201,24 @@ class OnnxPolicy:
         feed = {name: np.ascontiguousarray(obs[name] if is_record else obs) for name in self._inputs}
         if self.memory_size:
             feed[self._memory] = memory
+        if self._told is not None:
+            name, column = self._told
+            feed[name] = memory[:, column]
         action, *after = self._session.run(None, feed)
         return Decision(action, after[0] if after else memory)
+
+    @property
+    def told(self) -> dict[str, str]:
+        """The input that says how much reward the episode has brought so far, where there is one."""
+        return {} if self._told is None else {"reward": self._told[0]}
+
+    def observe_reward(self, memory: Array, reward: Array) -> Array:
+        """Return the memory with more reward gathered, where the graph wants to know of it."""
+        if self._told is None:
+            return memory
+        after = memory.copy()
+        after[:, self._told[1]] += reward
+        return after
 
     def fields(self) -> list[dict[str, Any]]:
         """Return name, shape and type of each field of an observation."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from roboloop.algos.gail.discriminator_config import DiscriminatorConfig
 from roboloop.algos.guided.config import (
@@ -40,6 +41,7 @@ from roboloop.run.record import record
 from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.group import plans
 from roboloop.sample.serial import SerialSampler
+from tests.algos.learners import noise, saved_learner
 
 REACH = EnvConfig(id="play/reach", max_episode_steps=40, eval_max_episode_steps=40)
 SPEC = make(REACH).spec
@@ -126,7 +128,7 @@ def test_the_environments_own_reward_is_never_looked_at(demos: Path, make_one: A
         rng = np.random.default_rng(0)
         for _ in range(3):
             algo.update(random_batch(rng, algo.needs.size, reward))
-        states.append({name: value.tolist() for name, value in algo.state()["policy"]["net"].items()})
+        states.append({name: value.tolist() for name, value in algo.state()["policy"]["weights"].items()})
         algo.close()
     assert states[0] == states[1]
 
@@ -134,10 +136,10 @@ def test_the_environments_own_reward_is_never_looked_at(demos: Path, make_one: A
 def test_step_sizes_that_fall_are_zero_when_training_ends(demos: Path) -> None:
     sac = MTSACConfig(hidden=(64,), head_hidden=(64,), batch_size=48, **SHARED, lr_schedule="linear")
     algo = lfgp(demos, sac=sac)
-    before = algo.state()["policy"]["net"]
+    before = algo.state()["policy"]["weights"]
     algo.progress = 1.0
     algo.update(random_batch(np.random.default_rng(0), algo.needs.size))
-    after = algo.state()["policy"]["net"]
+    after = algo.state()["policy"]["weights"]
     assert all(np.array_equal(value, after[name]) for name, value in before.items())
     algo.close()
 
@@ -235,21 +237,21 @@ def test_the_cap_of_values_is_the_median_of_the_examples_own_of_late(demos: Path
 def test_the_value_of_examples_is_what_the_first_critic_says_of_them(demos: Path) -> None:
     algo = example_learner(demos, SQILConfig, example_noise=0.0)
     rl = algo._rl
-    weights = {name: np.array(w) for name, w in rl.state()["critics"].items() if name.startswith("0.")}
+    learner = saved_learner(rl)
     relabel, _ = algo._teacher.relabel(random_batch(np.random.default_rng(0), 16))
     rows = algo._rows(relabel)
     metrics = rl.update(rows)
-    shards = [shard._x.numpy() for shard in rl._pool._shards]
-
-    def layer(x: np.ndarray, i: int, task: int) -> np.ndarray:
-        w, b = weights[f"0.linear{i}.weight"], weights[f"0.linear{i}.bias"]
-        w, b = (w[task], b[task]) if w.ndim == 3 else (w, b)
-        return x @ (w if w.shape[-1] == len(b) else w.T) + b
-
+    obs = torch.from_numpy(rows.obs.reshape(2, 2, 16, -1)[:, :, :8]).transpose(0, 1)  # [shard, task, example]
+    now = noise(rl, "now").view(2, 2, 16, -1)[:, :, :8]
+    with torch.no_grad():
+        values = []
+        for shard_obs, shard_noise in zip(obs, now, strict=True):
+            flat = shard_obs.reshape(16, -1)
+            action = learner.draw(flat, shard_noise.reshape(16, -1))[0]
+            values.append(learner.critics[0](torch.cat((flat, action), 1)).view(2, 8).mean(1))
     for task, name in enumerate(TASKS):
-        x = np.concatenate([part.reshape(2, 16, -1)[task, :8] for part in shards])
-        value = layer(np.maximum(layer(np.maximum(layer(x, 0, task), 0), 1, task), 0), 2, task)
-        assert metrics[f"example_value/{name}"] == pytest.approx(value.mean(), abs=1e-5)
+        wanted = sum(value[task].item() for value in values) / 2
+        assert metrics[f"example_value/{name}"] == pytest.approx(wanted, abs=1e-5)
     algo.close()
 
 

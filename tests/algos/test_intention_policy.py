@@ -10,7 +10,7 @@ import pytest
 from roboloop.algos.guided.intention_policy import IntentionPolicy, as_set, showing_task
 from roboloop.algos.guided.schedulers import FixedSchedule, HandcraftedSchedule, LearnedSchedule, ScheduleConfig
 from roboloop.algos.mtsac.config import MTSACConfig
-from roboloop.algos.mtsac.mtsac import MultiTaskSAC
+from roboloop.algos.mtsac.mtsac import make_mtsac
 from roboloop.core.blueprint import build_policy
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import EnvSpec
@@ -21,7 +21,7 @@ LISTED = HandcraftedSchedule(period=4, chance=1.0, lists=("reach grasp place",))
 
 
 def policy_of(cfg: ScheduleConfig) -> IntentionPolicy:
-    sac = MultiTaskSAC(
+    sac = make_mtsac(
         MTSACConfig(hidden=(16,), head_hidden=(8,), batch_size=12, processes=1), as_set(SPEC, TASKS), 1, seed=0
     )
     return IntentionPolicy(sac.policy, cfg, TASKS, SPEC.max_episode_steps, seed=0)

@@ -1,87 +1,89 @@
-"""Losses, temperature and Adam by hand."""
+"""Losses of SAC, temperature and Adam by hand."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from roboloop.algos.learner.adam import Adam, FlatAdam
-from roboloop.algos.mtsac.losses import (
-    actor_loss,
-    actor_loss_gradient,
-    critic_loss,
-    critic_loss_gradient,
-    td_target,
-    temperature_gradient,
-)
-from roboloop.algos.mtsac.temperature import FixedTemperature, LearnedTemperature
+from roboloop.algos.learner.inputs import Rows
+from roboloop.algos.sac.config import SACConfig
+from roboloop.algos.sac.sac import SAC
+from tests.algos.test_sac import SPEC
+
+NOISE = Rows(now=None, next=None)
+
+
+class Said(SAC):
+    """SAC whose critics and actor say what they are told."""
+
+    def tell(self, target_q: Tensor, q: Tensor, log_prob: Tensor, alpha: float) -> Said:
+        """Take what the networks say, and a temperature."""
+        self.told = {id(self.target_critics): target_q, id(self.critics): q}
+        self.density = log_prob
+        with torch.no_grad():
+            self.log_alpha.fill_(math.log(alpha))
+        return self
+
+    def values(self, critics: nn.Module, obs: Tensor, action: Tensor) -> Tensor:
+        """Return what it was told."""
+        return self.told[id(critics)]
+
+    def draw(self, obs: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return no action, and the density that it was told."""
+        return torch.zeros(len(self.density), 2), self.density
+
+
+def said(target_q: Sequence[Sequence[float]], q: Sequence[Sequence[float]], log_prob: Sequence[float]) -> Said:
+    learner = Said(SACConfig(hidden=(4,)), SPEC)
+    return learner.tell(torch.tensor(target_q), torch.tensor(q), torch.tensor(log_prob), 0.5)
+
+
+def rows(reward: Sequence[float], discount: Sequence[float]) -> Rows:
+    nothing = torch.zeros(len(reward), 0)
+    return Rows(
+        obs=nothing, next_obs=nothing, action=nothing, reward=torch.tensor(reward), discount=torch.tensor(discount)
+    )
 
 
 def test_truncation_bootstraps_and_termination_does_not() -> None:
-    reward, discount = torch.tensor([1.0, 1.0]), torch.tensor([0.5, 0.0])  # truncated or running; terminated
-    next_q, next_log_prob = torch.tensor([[10.0, 10.0], [12.0, 9.0]]), torch.tensor([2.0, 2.0])
-    target = td_target(reward, discount, next_q, next_log_prob, alpha=0.5)
-    assert target.tolist() == [1.0 + 0.5 * (10.0 - 0.5 * 2.0), 1.0]
-
-
-def test_critic_loss_by_hand() -> None:
-    q, target = torch.tensor([[1.0, 2.0], [0.0, 4.0]]), torch.tensor([2.0, 2.0])
-    loss, metrics = critic_loss(q, target, batch_size=2)
-    assert loss.item() == 0.5 * (1 + 0 + 4 + 4) / 2
-    assert metrics["q_mean"].item() == 7 / 4
+    # targets: truncated or running, 1 + 0.5 (10 - 0.5 * 2) = 5.5; terminated, 1
+    learner = said([[10.0, 10.0], [12.0, 9.0]], [[5.5, 1.0], [5.5, 1.0]], [2.0, 2.0])
+    assert learner.critic_loss(rows([1.0, 1.0], [0.5, 0.0]), NOISE)[0].item() == 0.0
+    off = said([[10.0, 10.0], [12.0, 9.0]], [[5.5, 3.0], [4.5, 1.0]], [2.0, 2.0])
+    loss, metrics = off.critic_loss(rows([1.0, 1.0], [0.5, 0.0]), NOISE)
+    assert loss.item() == 0.5 * (2.0**2 + 1.0**2) / 2
+    assert metrics["q_mean"].item() == 14 / 4
 
 
 def test_actor_loss_by_hand() -> None:
-    q, log_prob = torch.tensor([[1.0, 5.0], [3.0, 4.0]]), torch.tensor([2.0, -1.0])
-    loss, metrics = actor_loss(q, log_prob, alpha=0.5, batch_size=2)
-    assert loss.item() == ((0.5 * 2 - 1) + (0.5 * -1 - 4)) / 2
+    learner = said([], [[1.0, 5.0], [3.0, 4.0]], [2.0, -1.0])
+    loss, metrics = learner.actor_loss(rows([0.0, 0.0], [0.0, 0.0]), NOISE)
+    assert metrics["actor_loss"].item() == ((0.5 * 2 - 1) + (0.5 * -1 - 4)) / 2
     assert metrics["entropy"].item() == -0.5
+    assert metrics["alpha"].item() == 0.5
+    # eq. 18 in log space, with an entropy of -0.5 where -2 is wanted
+    assert loss.item() == pytest.approx(metrics["actor_loss"].item() + math.log(0.5) * 1.5)
 
 
-def test_loss_gradients_equal_autograd() -> None:
-    q, target = torch.randn(2, 8, requires_grad=True), torch.randn(8)
-    log_prob = torch.randn(8, requires_grad=True)
-    (wanted,) = torch.autograd.grad(critic_loss(q, target, 16)[0], q)
-    torch.testing.assert_close(critic_loss_gradient(q.detach(), target, 16), wanted)
-    wanted_q, wanted_log_prob = torch.autograd.grad(actor_loss(q, log_prob, 0.3, 16)[0], (q, log_prob))
-    d_q, d_log_prob = actor_loss_gradient(q.detach(), 0.3, 16)
-    torch.testing.assert_close(d_q, wanted_q)
-    torch.testing.assert_close(torch.full((8,), d_log_prob), wanted_log_prob)
-
-
-def test_shard_losses_add_up_to_the_batch_mean() -> None:
-    q, target = torch.randn(2, 8), torch.randn(8)
-    parts = [critic_loss(q[:, rows], target[rows], 8)[0] for rows in (slice(0, 4), slice(4, 8))]
-    torch.testing.assert_close(parts[0] + parts[1], critic_loss(q, target, 8)[0])
-
-
-@pytest.mark.parametrize(("entropy", "sign"), [(-1.0, -1), (-3.0, 1)])
+@pytest.mark.parametrize(("log_prob", "gradient"), [(1.0, 1.0), (3.0, -1.0)])
 def test_temperature_falls_when_the_policy_is_more_random_than_wanted_and_rises_when_less(
-    entropy: float, sign: int
+    log_prob: float, gradient: float
 ) -> None:
-    temperature = LearnedTemperature(initial_alpha=1.0, target_entropy=-2.0, lr=0.1)
-    temperature.update(entropy)
-    assert math.copysign(1, temperature.alpha - 1.0) == sign
-    assert temperature_gradient(entropy, -2.0) == -sign
+    learner = said([], [[0.0], [0.0]], [log_prob])  # -dim(A) = -2 is wanted
+    loss, _ = learner.actor_loss(rows([0.0], [0.0]), NOISE)
+    assert torch.autograd.grad(loss, learner.log_alpha)[0].item() == gradient
 
 
-def test_learned_temperature_equals_torch_adam_on_log_alpha() -> None:
-    log_alpha = torch.tensor(math.log(0.2), dtype=torch.float64, requires_grad=True)
-    adam = torch.optim.Adam([log_alpha], lr=0.01)
-    temperature = LearnedTemperature(0.2, target_entropy=-4.0, lr=0.01)
-    for entropy in (3.0, -1.0, -9.0, -5.0):
-        log_alpha.grad = torch.tensor(entropy + 4.0, dtype=torch.float64)
-        adam.step()
-        temperature.update(entropy)
-    assert temperature.alpha == pytest.approx(log_alpha.exp().item(), rel=1e-9)
-
-
-def test_fixed_temperature_never_moves() -> None:
-    temperature = FixedTemperature(0.3)
-    temperature.update(100.0)
-    assert temperature.alpha == 0.3
+def test_a_fixed_temperature_has_no_step() -> None:
+    learner = SAC(SACConfig(hidden=(4,), alpha=0.3), SPEC)
+    assert "log_alpha" not in learner.steps()[1].of
+    assert not learner.log_alpha.requires_grad
+    assert learner.log_alpha.exp().item() == pytest.approx(0.3)
 
 
 def test_flat_adam_equals_torch_adam() -> None:

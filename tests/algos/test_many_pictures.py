@@ -6,25 +6,23 @@ import copy
 import dataclasses
 import itertools
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from roboloop.algos.mtsac.mtsac import MultiTaskSAC
-from roboloop.algos.policy import ActorPolicy, UniformPolicy
+from roboloop.algos.policy import UniformPolicy
 from roboloop.algos.ppo.config import PPOConfig
 from roboloop.algos.ppo.ppo import PPO
 from roboloop.algos.sac.config import SACConfig
+from roboloop.algos.sac.sac import make_sac
 from roboloop.core.blueprint import build_policy
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, Batch, BatchSpec, EnvSpec
 from roboloop.data.replay import Replay
 from roboloop.data.shifts import Shifts, shift
-from roboloop.nets.flat import under
-from roboloop.nets.vision import VisionSpec
-from tests.algos.test_pixel_sac import RECORD, SMALL, act, assert_same_bits, convolve, values
+from tests.algos.learners import saved_policy
+from tests.algos.test_pixel_sac import RECORD, SMALL, assert_gradients_by_hand, assert_same_bits
 from tests.algos.test_pixel_sac import batches as batches_of_one
 
 FRONT, WRIST = (1, 20, 17), (3, 14, 22)
@@ -53,46 +51,23 @@ def batches(lead: tuple[int, ...] = (16,)) -> Iterator[Batch]:
 
 
 @pytest.mark.parametrize("frames", [1, 2])
-def test_gradients_of_each_pictures_convolutions_equal_autograd(frames: int) -> None:
-    sac = MultiTaskSAC(dataclasses.replace(SMALL, alpha=0.3, shards=1), CAMERAS, frames, seed=0)
+def test_gradients_of_each_pictures_convolutions_equal_the_formulas(frames: int) -> None:
+    sac = make_sac(dataclasses.replace(SMALL, alpha=0.3, shards=1), CAMERAS, frames, seed=0)
     batch = next(batches((16, frames) if frames > 1 else (16,)))
-    sac._load_batch(batch)
-    actor, critics, targets = (
-        {name: view.double().clone().requires_grad_() for name, view in sac._layouts[net].views(sac._mem[net]).items()}
-        for net in ("actor", "critics", "targets")
-    )
-    seen, vectors = [], []
+    pictures, vectors = [], []
     for obs in (batch.obs, batch.next_obs):
-        parts = [
-            convolve(
-                under(name, critics), torch.from_numpy(obs[field].reshape(16, frames * shape[0], *shape[1:])).double()
-            )
-            for name, field, shape in (("conv", "front", FRONT), ("conv1", "wrist", WRIST))
-        ]
-        seen.append(torch.cat(parts, 1))
+        shapes = (("front", FRONT), ("wrist", WRIST))
+        shown = [torch.from_numpy(obs[f].reshape(16, frames * s[0], *s[1:])).double() for f, s in shapes]
+        pictures.append(shown)
         vectors.append(torch.from_numpy(obs["vector"].reshape(16, -1)).double())
-    noise = sac._mem["noise_pair"][0].double()
-    with torch.no_grad():
-        next_action, next_log_prob = act(actor, seen[1], vectors[1], noise[1])
-        next_q = values(targets, seen[1], vectors[1], next_action).amin(0)
-        reward, discount = (torch.from_numpy(x).double() for x in (batch.reward, batch.discount))
-        target = reward + discount * (next_q - 0.3 * next_log_prob)
-    action = torch.from_numpy(sac._scale.to_unit(batch.action)).double()
-    (0.5 * (values(critics, seen[0], vectors[0], action) - target).square().sum() / 16).backward()
-    sac._pool.run(("critic_gradients",))
-    found = sac._layouts["critics"].views(sac._mem["critics_grad"][0])
-    assert {name.split(".")[0] for name in found} >= {"conv", "conv1"}
-    for name, view in found.items():
-        torch.testing.assert_close(
-            view.double(), critics[name].grad, atol=2e-6, rtol=2e-4, msg=lambda m, name=name: f"{name}: {m}"
-        )
+    assert_gradients_by_hand(sac, batch, pictures, vectors)
 
 
 def test_state_and_load_continue_bit_for_bit_and_two_processes_give_the_bits_of_one() -> None:
     cfg, source = dataclasses.replace(SMALL, normalize_obs=True), batches((16, 2))
     first, second = (
-        MultiTaskSAC(cfg, CAMERAS, 2, seed=3),
-        MultiTaskSAC(dataclasses.replace(cfg, processes=2), CAMERAS, 2, seed=4),
+        make_sac(cfg, CAMERAS, 2, seed=3),
+        make_sac(dataclasses.replace(cfg, processes=2), CAMERAS, 2, seed=4),
     )
     try:
         second.wait_until_ready()
@@ -108,13 +83,13 @@ def test_state_and_load_continue_bit_for_bit_and_two_processes_give_the_bits_of_
 
 
 def test_the_policy_is_rebuilt_from_its_state_and_from_its_blueprint() -> None:
-    sac = MultiTaskSAC(SMALL, CAMERAS, 1, seed=0)
+    sac = make_sac(SMALL, CAMERAS, 1, seed=0)
     for batch in itertools.islice(batches(), 3):
         sac.update(batch)
     travelled, weights = build_policy(sac.policy.blueprint()), np.zeros(sac.policy.num_weights, np.float32)
     sac.policy.write_weights(weights)
     travelled.read_weights(weights, 3)
-    saved = ActorPolicy.from_state(sac.state()["policy"], CAMERAS)
+    saved = saved_policy(sac)
     obs, memory, rng = random_obs(np.random.default_rng(1), (5,)), np.zeros((5, 0), np.float32), None
     wanted = sac.policy.act(obs, memory, False, rng).action  # type: ignore[arg-type]
     for policy in (saved, travelled, sac.policy.snapshot()):
@@ -124,8 +99,8 @@ def test_the_policy_is_rebuilt_from_its_state_and_from_its_blueprint() -> None:
 def test_a_picture_may_have_any_name_and_changes_no_bit() -> None:
     dtype = np.dtype([("camera 7", *RECORD.obs_dtype["image"].subdtype), ("vector", np.float32, (3,))])
     a, b = (
-        MultiTaskSAC(SMALL, RECORD, 1, seed=0),
-        MultiTaskSAC(SMALL, dataclasses.replace(RECORD, obs_dtype=dtype), 1, seed=0),
+        make_sac(SMALL, RECORD, 1, seed=0),
+        make_sac(SMALL, dataclasses.replace(RECORD, obs_dtype=dtype), 1, seed=0),
     )
     for batch in itertools.islice(batches_of_one(RECORD), 3):
         renamed = batch._replace(obs=batch.obs.astype(dtype), next_obs=batch.next_obs.astype(dtype))
@@ -133,18 +108,6 @@ def test_a_picture_may_have_any_name_and_changes_no_bit() -> None:
         renamed.obs["vector"], renamed.next_obs["vector"] = batch.obs["vector"], batch.next_obs["vector"]
         assert a.update(batch) == b.update(renamed)
     assert_same_bits(a.state(), b.state())
-
-
-def test_runs_from_when_there_was_one_picture_are_still_read() -> None:
-    sac = MultiTaskSAC(SMALL, RECORD, 1, seed=0)
-    state = sac.policy.state()
-    sight: dict[str, Any] = state["sight"]
-    sight["conv"] = sight.pop("convs")[0]
-    assert VisionSpec.from_data(sight) == VisionSpec(1, sac._convs)
-    obs = next(batches_of_one(RECORD)).obs
-    memory = np.zeros((16, 0), np.float32)
-    old = ActorPolicy.from_state(state, RECORD).act(obs, memory, False, np.random.default_rng(0)).action
-    assert np.array_equal(old, sac.policy.act(obs, memory, False, np.random.default_rng(0)).action)
 
 
 def test_each_picture_is_shifted_by_its_own_draw() -> None:
@@ -168,7 +131,7 @@ def test_a_replay_shifts_all_pictures_of_its_batches() -> None:
 
 def test_a_picture_that_is_too_small_for_the_shifts_is_named() -> None:
     with pytest.raises(ConfigError, match="shift_px 14 leaves nothing of pictures of 14x22"):
-        MultiTaskSAC(dataclasses.replace(SMALL, shift_px=14), CAMERAS, 1, seed=0)
+        make_sac(dataclasses.replace(SMALL, shift_px=14), CAMERAS, 1, seed=0)
 
 
 def test_ppo_has_an_encoder_for_each_picture() -> None:
@@ -192,7 +155,7 @@ def test_it_learns_what_only_both_pictures_together_show() -> None:
     cfg: SACConfig = dataclasses.replace(
         SMALL, hidden=(64,), batch_size=64, actor_lr=2e-3, critic_lr=2e-3, alpha=0.01, feature_dim=16
     )
-    sac, rng = MultiTaskSAC(cfg, spec, 1, seed=0), np.random.default_rng(0)
+    sac, rng = make_sac(cfg, spec, 1, seed=0), np.random.default_rng(0)
     done, uniform, memory = np.zeros(64, np.float32), UniformPolicy(spec), np.zeros((64, 0), np.float32)
     for _ in range(300):
         obs, place = pointers(rng, 64)

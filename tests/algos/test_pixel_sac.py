@@ -14,15 +14,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from roboloop.algos.learner.replay_learner import ReplayLearner
 from roboloop.algos.mtsac.config import MTSACConfig
-from roboloop.algos.mtsac.mtsac import MultiTaskSAC
-from roboloop.algos.policy import ActorPolicy, UniformPolicy
+from roboloop.algos.mtsac.mtsac import make_mtsac
+from roboloop.algos.policy import UniformPolicy
 from roboloop.algos.sac.config import SACConfig
+from roboloop.algos.sac.sac import make_sac
 from roboloop.core.blueprint import build_policy
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, Batch, EnvSpec
-from roboloop.nets.flat import Views, under
-from roboloop.nets.layers import as_in_out
+from roboloop.nets.flat import Views, clone, under
+from tests.algos.learners import doubles, gradients, noise, saved_policy
 
 PICTURE = (3, 20, 17)
 PLAIN = EnvSpec(PICTURE, np.dtype(np.uint8), (-2.0, 0.0), (2.0, 1.0), 100)
@@ -65,88 +67,105 @@ def assert_same_bits(a: Any, b: Any, path: str = "") -> None:
         assert np.array_equal(a, b), f"{path} differs"
 
 
-# ---- the same networks by autograd ----
+# ---- the same networks by plain formulas ----
 
 
-def linear(weights: Views, x: Tensor) -> Tensor:
-    return x @ as_in_out(weights["weight"], weights["bias"]) + weights["bias"]
-
-
-def mlp(weights: Views, x: Tensor) -> Tensor:
+def layers(weights: Views, x: Tensor) -> Tensor:
+    """Return an MLP's outputs; its layers stand at even places of a Sequential."""
     count = sum(name.endswith("weight") for name in weights)
     for i in range(count):
-        x = linear(under(f"linear{i}", weights), x)
+        x = functional.linear(x, weights[f"{2 * i}.weight"], weights[f"{2 * i}.bias"])
         x = functional.relu(x) if i < count - 1 else x
     return x
 
 
 def trunk(weights: Views, x: Tensor) -> Tensor:
-    norm = under("norm0", weights)
-    x = linear(under("linear0", weights), x)
-    return torch.tanh(functional.layer_norm(x, x.shape[1:], norm["gain"], norm["bias"]))
+    x = functional.linear(x, weights["0.weight"], weights["0.bias"])
+    return torch.tanh(functional.layer_norm(x, x.shape[1:], weights["1.weight"], weights["1.bias"]))
 
 
 def convolve(weights: Views, pixels: Tensor) -> Tensor:
     """Return the features of pictures, from plain convolutions over pixels."""
-    first = weights["conv0.weight"]  # [out, ky, kx, (channel, y, x)] of blocks of 2 x 2 pixels
+    first = weights["weights.0"]  # [out, ky, kx, (channel, y, x)] of blocks of 2 x 2 pixels
     first = first.view(6, 2, 2, -1, 2, 2).permute(0, 3, 1, 4, 2, 5).reshape(6, -1, 4, 4)
-    x = functional.relu(functional.conv2d(pixels / 255 - 0.5, first, weights["conv0.bias"], 2))
-    second = weights["conv1.weight"].permute(0, 3, 1, 2)
-    x = functional.relu(functional.conv2d(x, second, weights["conv1.bias"], 2))
+    x = functional.relu(functional.conv2d(pixels / 255 - 0.5, first, weights["biases.0"], 2))
+    x = functional.relu(functional.conv2d(x, weights["weights.1"].permute(0, 3, 1, 2), weights["biases.1"], 2))
     return x.permute(0, 2, 3, 1).flatten(1)
 
 
 def values(weights: Views, features: Tensor, vector: Tensor, action: Tensor) -> Tensor:
     x = torch.cat((trunk(under("trunk", weights), features), vector, action), 1)
-    return torch.stack([mlp(under(str(e), weights), x)[:, 0] for e in range(2)])
+    return torch.stack([layers(under(f"head.{e}", weights), x)[:, 0] for e in range(2)])
 
 
 def act(weights: Views, features: Tensor, vector: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     x = torch.cat((trunk(under("trunk", weights), features), vector), 1)
-    mean, log_std = mlp(under("head", weights), x).chunk(2, 1)
+    mean, log_std = layers(under("head", weights), x).chunk(2, 1)
     normal = torch.distributions.Normal(mean, log_std.exp())
     u = mean + log_std.exp() * noise
     action = torch.tanh(u)
     return action, (normal.log_prob(u) - torch.log(1 - action.square())).sum(1)
 
 
-@pytest.mark.parametrize(("spec", "frames"), [(PLAIN, 1), (RECORD, 1), (RECORD, 2)])
-def test_both_gradients_equal_autograd_and_only_the_critics_train_the_convolutions(spec: EnvSpec, frames: int) -> None:
-    sac = MultiTaskSAC(dataclasses.replace(SMALL, alpha=0.3, shards=1), spec, frames, seed=0)
-    batch = next(batches(spec, frames=frames))
-    sac._load_batch(batch)
-    actor, critics, targets = (
-        {name: view.double().clone().requires_grad_() for name, view in sac._layouts[net].views(sac._mem[net]).items()}
-        for net in ("actor", "critics", "targets")
+def losses_by_hand(algo: ReplayLearner, batch: Batch, pictures: list[list[Tensor]], vectors: list[Tensor]) -> Views:
+    """Return the gradients of both losses, of pictures and vectors in this state and the next, with alpha 0.3."""
+    leaves = doubles(algo)
+    actor, critics, targets = (under(name, leaves) for name in ("actor", "critics", "target_critics"))
+    seen, next_seen = (
+        torch.cat([convolve(under(f"convs.{i}", leaves), p) for i, p in enumerate(each)], 1) for each in pictures
     )
+    now, later = (noise(algo, name)[0].double() for name in ("now", "next"))
+    with torch.no_grad():
+        next_action, next_log_prob = act(actor, next_seen, vectors[1], later)
+        next_q = values(targets, next_seen, vectors[1], next_action).amin(0)
+        reward, discount = (torch.from_numpy(x).double() for x in (batch.reward, batch.discount))
+        target = reward + discount * (next_q - 0.3 * next_log_prob)
+    action = torch.from_numpy(algo._scale.to_unit(batch.action)).double()
+    (0.5 * (values(critics, seen, vectors[0], action) - target).square().sum() / len(batch.reward)).backward()
+    found = {name: leaf.grad.clone() for name, leaf in leaves.items() if leaf.grad is not None}
+    for leaf in leaves.values():
+        leaf.grad = None
+    fresh, log_prob = act(actor, seen.detach(), vectors[0], now)
+    (0.3 * log_prob - values(critics, seen.detach(), vectors[0], fresh).amin(0)).mean().backward()
+    return found | {f"actor.{name}": leaf.grad for name, leaf in actor.items() if leaf.grad is not None}
+
+
+def assert_gradients_by_hand(
+    algo: ReplayLearner, batch: Batch, pictures: list[list[Tensor]], vectors: list[Tensor]
+) -> None:
+    found = gradients(algo, batch)
+    wanted = losses_by_hand(algo, batch, pictures, vectors)
+    assert found.keys() == wanted.keys()
+    for name, grad in found.items():
+        torch.testing.assert_close(
+            grad.double(), wanted[name], atol=2e-6, rtol=2e-4, msg=lambda m, name=name: f"{name}: {m}"
+        )
+
+
+@pytest.mark.parametrize(("spec", "frames"), [(PLAIN, 1), (RECORD, 1), (RECORD, 2)])
+def test_both_gradients_equal_the_formulas_and_only_the_critics_train_the_convolutions(
+    spec: EnvSpec, frames: int
+) -> None:
+    sac = make_sac(dataclasses.replace(SMALL, alpha=0.3, shards=1), spec, frames, seed=0)
+    batch = next(batches(spec, frames=frames))
     pictures, vectors = [], []
     for obs in (batch.obs, batch.next_obs):
         image, vector = (obs, np.zeros((16, 0))) if spec is PLAIN else (obs["image"], obs["vector"])
-        pictures.append(torch.from_numpy(image.reshape(16, frames * 3, 20, 17)).double())
+        pictures.append([torch.from_numpy(image.reshape(16, frames * 3, 20, 17)).double()])
         vectors.append(torch.from_numpy(vector.reshape(16, -1)).double())
-    noise = sac._mem["noise_pair"][0].double()
-    features, next_features = (convolve(under("conv", critics), p) for p in pictures)
-    with torch.no_grad():
-        next_action, next_log_prob = act(actor, next_features, vectors[1], noise[1])
-        next_q = values(targets, next_features, vectors[1], next_action).amin(0)
-        reward, discount = (torch.from_numpy(x).double() for x in (batch.reward, batch.discount))
-        target = reward + discount * (next_q - 0.3 * next_log_prob)
-    action = torch.from_numpy(sac._scale.to_unit(batch.action)).double()
-    (0.5 * (values(critics, features, vectors[0], action) - target).square().sum() / 16).backward()
-    sac._pool.run(("critic_gradients",))
-    for name, view in sac._layouts["critics"].views(sac._mem["critics_grad"][0]).items():
-        torch.testing.assert_close(
-            view.double(), critics[name].grad, atol=2e-6, rtol=2e-4, msg=lambda m, name=name: f"{name}: {m}"
-        )
-    for leaf in critics.values():
-        leaf.grad = None
-    fresh, log_prob = act(actor, features.detach(), vectors[0], noise[0])
-    (0.3 * log_prob - values(critics, features.detach(), vectors[0], fresh).amin(0)).mean().backward()
-    sac._pool.run(("actor_gradients",))
-    for name, view in sac._layouts["actor"].views(sac._mem["actor_grad"][0]).items():
-        torch.testing.assert_close(
-            view.double(), actor[name].grad, atol=2e-6, rtol=2e-4, msg=lambda m, name=name: f"{name}: {m}"
-        )
+    assert_gradients_by_hand(sac, batch, pictures, vectors)
+    assert [*sac.trainer.steps[1].of] == ["actor"]
+
+
+def test_the_actor_sees_as_the_critics_saw_before_the_convolutions_moved() -> None:
+    sac, batch = make_sac(dataclasses.replace(SMALL, shards=1), PLAIN, 1, seed=0), next(batches(PLAIN))
+    before = saved_policy(sac).learner
+    blocks = torch.empty(16, before.reads[0].block_bytes, dtype=torch.uint8)
+    before.reads[0].to_blocks(batch.obs, blocks.numpy())
+    sac.update(batch)
+    seen = before.convs[0](blocks).detach()
+    torch.testing.assert_close(sac.trainer.pool.own_shard.losses["actor_loss"]._batch.seen, seen)
+    assert not torch.allclose(sac.policy.learner.convs[0](blocks), seen, atol=1e-4)
 
 
 # ---- the algorithm as a whole ----
@@ -155,7 +174,7 @@ def test_both_gradients_equal_autograd_and_only_the_critics_train_the_convolutio
 @pytest.mark.parametrize("change", [{}, {"normalize_obs": True}, {"max_grad_norm": 0.01}, {"layer_norm": True}])
 def test_state_and_load_continue_bit_for_bit(change: dict[str, Any]) -> None:
     cfg, source = dataclasses.replace(SMALL, **change), batches(RECORD, frames=2)
-    first, second = MultiTaskSAC(cfg, RECORD, 2, seed=3), MultiTaskSAC(cfg, RECORD, 2, seed=4)
+    first, second = make_sac(cfg, RECORD, 2, seed=3), make_sac(cfg, RECORD, 2, seed=4)
     for _ in range(5):
         first.update(next(source))
     second.load(copy.deepcopy(first.state()))
@@ -166,7 +185,7 @@ def test_state_and_load_continue_bit_for_bit(change: dict[str, Any]) -> None:
 
 
 def test_two_processes_give_the_bits_of_one() -> None:
-    alone, together = (MultiTaskSAC(dataclasses.replace(SMALL, processes=p), RECORD, 2, seed=0) for p in (1, 2))
+    alone, together = (make_sac(dataclasses.replace(SMALL, processes=p), RECORD, 2, seed=0) for p in (1, 2))
     try:
         together.wait_until_ready()
         for batch in itertools.islice(batches(RECORD, frames=2), 8):
@@ -177,26 +196,28 @@ def test_two_processes_give_the_bits_of_one() -> None:
 
 
 def test_targets_have_a_trunk_of_their_own_but_no_convolutions() -> None:
-    sac = MultiTaskSAC(dataclasses.replace(SMALL, tau=0.25), PLAIN, 1, seed=0)
-    before = sac.state()
+    sac = make_sac(dataclasses.replace(SMALL, tau=0.25), PLAIN, 1, seed=0)
+    views = sac.trainer.views
+    before = clone(views)
     sac.update(next(batches(PLAIN)))
-    after = sac.state()
-    assert not any(name.startswith("conv.") for name in after["targets"])
-    assert not torch.equal(before["critics"]["conv.conv0.weight"], after["critics"]["conv.conv0.weight"])
-    assert "trunk.linear0.weight" in after["targets"]
-    for name, target in after["targets"].items():
-        torch.testing.assert_close(target, 0.75 * before["targets"][name] + 0.25 * after["critics"][name])
+    targets = [name for name in views if name.startswith("target_critics")]
+    assert "target_critics.trunk.0.weight" in targets
+    assert not any("conv" in name for name in targets)
+    assert not torch.equal(before["convs.0.weights.0"], views["convs.0.weights.0"])
+    for name in targets:
+        own = views[name.removeprefix("target_")]
+        torch.testing.assert_close(views[name], 0.75 * before[name] + 0.25 * own)
 
 
 def test_the_policy_is_rebuilt_from_its_state_and_from_its_blueprint() -> None:
-    sac = MultiTaskSAC(dataclasses.replace(SMALL, normalize_obs=True), RECORD, 2, seed=0)
+    sac = make_sac(dataclasses.replace(SMALL, normalize_obs=True), RECORD, 2, seed=0)
     for batch in itertools.islice(batches(RECORD, frames=2), 3):
         sac.update(batch)
     travelled = build_policy(sac.policy.blueprint())
     weights = np.zeros(sac.policy.num_weights, np.float32)
     sac.policy.write_weights(weights)
     travelled.read_weights(weights, 3)
-    saved = ActorPolicy.from_state(sac.state()["policy"], RECORD)
+    saved = saved_policy(sac)
     obs = random_obs(np.random.default_rng(1), RECORD, (5, 2))
     memory, rng = np.zeros((5, 0), np.float32), np.random.default_rng(0)
     wanted = sac.policy.act(obs, memory, False, rng).action
@@ -207,9 +228,9 @@ def test_the_policy_is_rebuilt_from_its_state_and_from_its_blueprint() -> None:
 
 
 def test_only_the_convolutions_of_pictures_ask_for_shifts() -> None:
-    assert MultiTaskSAC(SMALL, PLAIN, 3, seed=0).needs.shift_px == 4
+    assert make_sac(SMALL, PLAIN, 3, seed=0).needs.shift_px == 4
     vector = EnvSpec((5,), np.dtype(np.float32), (-1.0,), (1.0,), 100)
-    assert MultiTaskSAC(SMALL, vector, 1, seed=0).needs.shift_px == 0
+    assert make_sac(SMALL, vector, 1, seed=0).needs.shift_px == 0
 
 
 @pytest.mark.parametrize(
@@ -218,13 +239,24 @@ def test_only_the_convolutions_of_pictures_ask_for_shifts() -> None:
         (SMALL, dataclasses.replace(PLAIN, obs_shape=(3, 5, 5)), "3x5x5 .* are too small for the convolutions"),
         (dataclasses.replace(SMALL, conv_strides=(2,)), PLAIN, "must be equally long"),
         (dataclasses.replace(SMALL, shift_px=-1), PLAIN, "shift_px must not be negative"),
-        (MTSACConfig(batch_size=16), dataclasses.replace(PLAIN, tasks=("a", "b"), one_task_each=True),
-         "mtsac learns from vectors, not from pictures"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_refused_in_one_line(cfg: Any, spec: EnvSpec, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        MultiTaskSAC(cfg, spec, 1, seed=0)
+        make_sac(cfg, spec, 1, seed=0)
+
+
+def test_several_tasks_are_not_learned_from_pictures() -> None:
+    spec = dataclasses.replace(PLAIN, tasks=("a", "b"), one_task_each=True)
+    with pytest.raises(ConfigError, match=r"MultiTaskSAC takes vectors, not pictures; .*: --algo sac"):
+        make_mtsac(MTSACConfig(batch_size=16), spec, 1, seed=0)
+
+
+def test_a_network_of_another_kind_sees_through_the_same_convolutions() -> None:
+    sac = make_sac(dataclasses.replace(SMALL, net="residual"), RECORD, 1, seed=0)
+    before = clone(sac.trainer.views)
+    sac.update(next(batches(RECORD)))
+    assert all(not torch.equal(view, before[name]) for name, view in sac.trainer.views.items() if "weights" in name)
 
 
 def pointer(rng: np.random.Generator, rows: int) -> tuple[Array, Array]:
@@ -239,7 +271,7 @@ def pointer(rng: np.random.Generator, rows: int) -> tuple[Array, Array]:
 def test_it_learns_to_point_at_what_only_the_picture_shows() -> None:
     spec = EnvSpec(PICTURE, np.dtype(np.uint8), (-1.0,), (1.0,), 1)
     cfg = dataclasses.replace(SMALL, hidden=(64,), batch_size=64, actor_lr=2e-3, critic_lr=2e-3, alpha=0.01)
-    sac, rng = MultiTaskSAC(cfg, spec, 1, seed=0), np.random.default_rng(0)
+    sac, rng = make_sac(cfg, spec, 1, seed=0), np.random.default_rng(0)
     done, uniform = np.zeros(64, np.float32), UniformPolicy(spec)
     memory = np.zeros((64, 0), np.float32)
     for _ in range(400):

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from roboloop.algos.learner.policy import LearnerPolicy
-from roboloop.algos.mtsac.mtsac import MultiTaskSAC
-from roboloop.algos.policy import ActorPolicy, UniformPolicy
+from roboloop.algos.policy import UniformPolicy
 from roboloop.algos.ppo.config import PPOConfig
 from roboloop.algos.ppo.ppo import PPO, make_ppo
 from roboloop.algos.sac.config import SACConfig
+from roboloop.algos.sac.sac import make_sac
 from roboloop.core.state import spec_from_data, spec_to_data
 from roboloop.core.types import Decision, EnvSpec, PortablePolicy
+from tests.algos.learners import saved_policy
 from tests.algos.test_sac import SPEC, batches
 from tests.algos.toys import Anything, Player
 
@@ -48,11 +49,11 @@ def assert_same(a: Decision, b: Decision) -> None:
 @pytest.mark.parametrize("layer_norm", [False, True])
 def test_a_sac_policy_travels(normalize_obs: bool, layer_norm: bool) -> None:
     cfg = SACConfig(hidden=(32, 32), batch_size=16, processes=1, normalize_obs=normalize_obs, layer_norm=layer_norm)
-    sac, source, memory = MultiTaskSAC(cfg, SPEC, 1, seed=0), batches(16), np.zeros((7, 0), np.float32)
+    sac, source, memory = make_sac(cfg, SPEC, 1, seed=0), batches(16), np.zeros((7, 0), np.float32)
     policies = [sac.policy]
     for _ in range(3):
         sac.update(next(source))
-    policies += [rebuilt(sac.policy), sac.policy.snapshot(), ActorPolicy.from_state(sac.state()["policy"], SPEC)]
+    policies += [rebuilt(sac.policy), sac.policy.snapshot(), saved_policy(sac)]
     assert sac.policy.version == 3
     obs = np.random.default_rng(1).normal(size=(7, 5)).astype(np.float32)
     for explore in (False, True):
@@ -60,7 +61,7 @@ def test_a_sac_policy_travels(normalize_obs: bool, layer_norm: bool) -> None:
         for other in others:
             assert_same(wanted, other)
     again = rebuilt(sac.policy)
-    assert isinstance(again, ActorPolicy)
+    assert isinstance(again, LearnerPolicy)
     assert_same(
         again.snapshot().act(obs, memory, False, np.random.default_rng(2)), sac.policy.act(obs, memory, False, None)
     )  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ import pytest
 from roboloop.algos.learner import shards
 from roboloop.algos.learner.shards import HelperDied, ShardPool
 from roboloop.algos.learner.undo import Undo
-from roboloop.algos.mtsac.mtsac import MultiTaskSAC
+from roboloop.algos.mtsac.mtsac import make_mtsac
 from roboloop.algos.sac.sac import make_sac
 from roboloop.core.types import Algorithm, Metrics
 from tests.algos import (
@@ -74,15 +74,14 @@ def pixel_sac(processes: int) -> Learning:
 def mtsac(net: str) -> Callable[[int], Learning]:
     cfg = dataclasses.replace(test_multitask_sac.NETS[net], task_weights="temperature", normalize_obs=True)
     return lambda p: Learning(
-        MultiTaskSAC(dataclasses.replace(cfg, processes=p), test_multitask_sac.SPEC, 1, seed=0),
+        make_mtsac(dataclasses.replace(cfg, processes=p), test_multitask_sac.SPEC, 1, seed=0),
         test_multitask_sac.batches(),
     )
 
 
 def guided(kind: str) -> Callable[[int], Learning]:
     terms = test_sac_examples.TERMS[kind]
-    caps = (test_sac_examples.CAPS,)
-    return lambda p: Learning(test_sac_examples.sac_with(terms, processes=p), test_multitask_sac.batches(), caps)
+    return lambda p: Learning(test_sac_examples.sac_with(terms, processes=p), test_multitask_sac.batches())
 
 
 def pick(kind: str) -> Callable[[int], Learning]:

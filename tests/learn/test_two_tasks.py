@@ -3,9 +3,10 @@
 import pytest
 
 from roboloop.algos.mtsac.config import MTSACConfig
-from roboloop.algos.mtsac.mtsac import MultiTaskSAC
+from roboloop.algos.mtsac.mtsac import make_mtsac
 from roboloop.algos.policy import UniformPolicy
 from roboloop.algos.sac.config import SACConfig
+from roboloop.algos.sac.sac import make_sac
 from roboloop.data.replay import Replay
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.registry import make
@@ -30,7 +31,7 @@ ALGOS = {
 def test_both_tasks_are_learned(cfg):
     shape = RolloutShape(make(CONFIG).spec, steps=1, num_envs=4)
     sampler = SerialSampler(lambda e: make(CONFIG, column=e), plans(4, 1, seed=0), shape)
-    algo = MultiTaskSAC(cfg, sampler.spec, 1, seed=0)
+    algo = (make_sac if isinstance(cfg, SACConfig) else make_mtsac)(cfg, sampler.spec, 1, seed=0)
     store = Replay(20_000, sampler.spec, 4, algo.needs, seed=0)
     evaluator = Evaluator(lambda e: make(CONFIG, column=e), 1, lanes=10)
     for _ in range(50):

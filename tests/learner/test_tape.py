@@ -77,6 +77,25 @@ def test_gradients_are_written_where_they_belong_also_into_turned_weights():
     assert not [kernel for kernel in tape.kernels if "copy_" in kernel]
 
 
+@pytest.mark.parametrize("sizes", [(3, 8, 16), (3, 16, 8), (2, 64, 40)])
+def test_gradients_of_many_layers_at_once_add_up_in_the_same_order(sizes):
+    groups, outputs, inputs = sizes
+    x, weight = torch.randn(groups, 5, inputs), torch.randn(sizes, requires_grad=True)
+    bias, grads = torch.randn(groups, 1, outputs), [torch.empty(sizes), torch.empty(groups, inputs, outputs).mT]
+
+    def compute():
+        loss = torch.baddbmm(bias, x, weight.mT).square().sum()
+        (found,) = torch.autograd.grad(loss, [weight])
+        for grad in grads:
+            grad.copy_(found)
+
+    assert_replayed(compute, [x, weight, bias], grads)
+    del grads[0]
+    assert_replayed(compute, [x, weight, bias], grads)
+    grads[0] = torch.empty(sizes)
+    assert_replayed(compute, [x, weight, bias], grads)
+
+
 def test_what_nobody_reads_and_what_is_always_the_same_is_not_run_again():
     x, out = torch.randn(5), torch.empty(5)
 

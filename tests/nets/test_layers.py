@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from roboloop.nets.flat import ALIGN, Layout, Views, under
-from roboloop.nets.heads import LOG_STD_MAX, sample, sample_gradient
 from roboloop.nets.layers import ACTIVATIONS, NORM_EPS, Scratch, as_in_out
 from roboloop.nets.mlp import MLP, CriticSet, MLPSpec, initialise
 from roboloop.nets.orthogonal import fill_orthogonal
@@ -105,39 +104,6 @@ def test_ensemble_members_are_independent_networks_on_the_same_input() -> None:
 def test_spec_is_read_back_from_weights() -> None:
     for spec in (*SPECS, MLPSpec((3, *(4,) * 12, 2))):
         assert MLPSpec.of(make(spec)[0]) == spec
-
-
-def test_log_prob_equals_torch_distributions() -> None:
-    out, noise = torch.randn(50, 6, dtype=torch.float64), torch.randn(50, 3, dtype=torch.float64)
-    drawn = sample(out, noise)
-    normal = torch.distributions.Normal(out[:, :3], out[:, 3:].clamp(max=LOG_STD_MAX).exp())
-    squashed = torch.distributions.TransformedDistribution(normal, torch.distributions.TanhTransform(cache_size=1))
-    u = normal.loc + normal.scale * noise
-    inside = u.abs().amax(1) < 8  # TanhTransform cannot invert beyond
-    wanted = squashed.log_prob(  # type: ignore[no-untyped-call]
-        squashed.transforms[0](u)
-    ).sum(1)
-    torch.testing.assert_close(drawn.log_prob[inside], wanted[inside])
-
-
-def test_log_prob_is_finite_where_tanh_saturates() -> None:
-    out = torch.tensor([[60.0, -60.0, 2.0, -30.0]])
-    drawn = sample(out, torch.ones(1, 2))
-    assert torch.isfinite(drawn.log_prob).all()
-    assert drawn.action.abs().max() <= 1.0
-
-
-def test_sample_gradient_equals_autograd_also_where_log_std_is_clamped() -> None:
-    out = torch.randn(40, 4, dtype=torch.float64)
-    out[:5, 2:], out[5:10, 2:] = 3.0, -25.0
-    noise, d_action = torch.randn(40, 2, dtype=torch.float64), torch.randn(40, 2, dtype=torch.float64)
-    leaf = out.clone().requires_grad_()
-    mean, log_std = leaf[:, :2], leaf[:, 2:].clamp(-20.0, 2.0)
-    u = mean + log_std.exp() * noise
-    log_prob = (-0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(1)
-    log_prob = log_prob - (2 * (math.log(2) - u - functional.softplus(-2 * u))).sum(1)
-    torch.autograd.backward((u.tanh() * d_action).sum() + 0.3 * log_prob.sum())
-    torch.testing.assert_close(sample_gradient(sample(out, noise), d_action, 0.3), leaf.grad)
 
 
 @pytest.mark.parametrize(("name", "plain"), [("relu", torch.relu), ("tanh", torch.tanh), ("elu", functional.elu)])

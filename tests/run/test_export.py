@@ -7,7 +7,6 @@ import hashlib
 import itertools
 import json
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,20 +19,21 @@ from outside.td3 import TD3, TD3Config  # noqa: E402
 from roboloop import cli  # noqa: E402
 from roboloop.algos import graph  # noqa: E402
 from roboloop.algos.learner.replay_learner import ReplayLearner  # noqa: E402
-from roboloop.algos.mtsac.config import MTSACConfig  # noqa: E402
-from roboloop.algos.mtsac.mtsac import MultiTaskSAC  # noqa: E402
+from roboloop.algos.mtsac.mtsac import make_mtsac  # noqa: E402
 from roboloop.algos.policy import UniformPolicy, in_bounds  # noqa: E402
 from roboloop.algos.ppo.config import PPOConfig  # noqa: E402
 from roboloop.algos.ppo.ppo import make_ppo  # noqa: E402
 from roboloop.algos.sac.config import SACConfig  # noqa: E402
 from roboloop.algos.sac.sac import make_sac  # noqa: E402
 from roboloop.core.errors import ConfigError  # noqa: E402
-from roboloop.core.types import Array, EnvSpec, PortablePolicy  # noqa: E402
+from roboloop.core.types import Array, EnvSpec, PortablePolicy, RewardAware  # noqa: E402
 from roboloop.run.export import PARITY_LIMIT, OnnxPolicy  # noqa: E402
 from roboloop.run.rundir import RunDir  # noqa: E402
+from tests.algos import test_intention_policy as intention_policy  # noqa: E402
 from tests.algos import test_multitask_sac as multitask_sac  # noqa: E402
+from tests.algos import test_pick as pick  # noqa: E402
 from tests.algos import test_pixel_sac as pixel_sac  # noqa: E402
-from tests.algos.test_bc_heads import AUXILIARY  # noqa: E402
+from tests.algos.test_bc_heads import AUXILIARY, SET  # noqa: E402
 from tests.algos.test_bc_heads import make as make_heads  # noqa: E402
 from tests.algos.test_imitation import SMALL_BC, SMALL_DT, batches, make, random_obs  # noqa: E402
 from tests.algos.test_policy import SMALL  # noqa: E402
@@ -70,7 +70,7 @@ def varied_obs(spec: EnvSpec, lead: tuple[int, ...], rng: np.random.Generator) -
     return obs
 
 
-def assert_exported_acts_alike(policy: PortablePolicy, spec: EnvSpec, frames: int = 1) -> None:
+def assert_exported_acts_alike(policy: PortablePolicy, spec: EnvSpec, frames: int = 1, steps: int = 6) -> None:
     """Compare ours and the exported one over some steps, alone and side by side, each with its own memory."""
     model = graph.onnx_model(policy)
     onnx.checker.check_model(onnx.load_model_from_string(model), full_check=True)
@@ -79,10 +79,13 @@ def assert_exported_acts_alike(policy: PortablePolicy, spec: EnvSpec, frames: in
     seen = set()
     for rows in (1, 5):
         ours = theirs = np.zeros((rows, policy.memory_size), np.float32)
-        for _ in range(6):
+        for _ in range(steps):
             obs = varied_obs(spec, (rows, *([frames] if frames > 1 else [])), rng)
             a, b = policy.act(obs, ours, False, rng), exported.act(obs, theirs, False, rng)
             ours, theirs = a.memory, b.memory
+            if isinstance(policy, RewardAware):
+                reward = rng.normal(size=rows).astype(np.float32)
+                ours, theirs = policy.observe_reward(ours, reward), exported.observe_reward(theirs, reward)
             assert b.action.dtype == np.float32
             np.testing.assert_allclose(b.action, in_bounds(a.action, spec), rtol=1e-5, atol=1e-5)
             np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5)
@@ -150,22 +153,61 @@ def test_behaviour_cloning(spec):
     assert_exported_acts_alike(shaken(learner.policy), spec)
 
 
-def test_one_network_for_several_tasks_and_none_with_heads_or_modules():
-    plain = MultiTaskSAC(multitask_sac.NETS["plain"], multitask_sac.SPEC, 1, seed=0)
-    plain.update(next(multitask_sac.batches()))
-    assert_exported_acts_alike(shaken(plain.policy), multitask_sac.SPEC)
-    for net in ("heads", "soft"):
-        with pytest.raises(ConfigError, match=r"only one with algo\.net 'plain' can"):
-            graph.onnx_model(MultiTaskSAC(multitask_sac.NETS[net], multitask_sac.SPEC, 1, seed=0).policy)
+@pytest.mark.parametrize("spec", [AUXILIARY, SET], ids=["auxiliary", "set"])
+def test_behaviour_cloning_with_a_head_for_each_task(spec):
+    assert_exported_acts_alike(shaken(make_heads(spec).policy), spec)
+
+
+@pytest.mark.parametrize(("spec", "heads"), [(SPEC, 2), (Anything.spec, 1)], ids=["vector", "anything"])
+def test_a_decision_transformer_with_its_cache(spec, heads):
+    """For longer than its context of 5 steps: then the oldest are overwritten."""
+    policy = make(dataclasses.replace(SMALL_DT, heads=heads), spec).policy
+    assert_exported_acts_alike(shaken(policy), spec, steps=14)
+
+
+@pytest.mark.parametrize("net", multitask_sac.NETS)
+def test_networks_for_several_tasks_act_by_the_task_that_an_observation_ends_with(net):
+    cfg = dataclasses.replace(multitask_sac.NETS[net], normalize_obs=True)
+    sac, source = make_mtsac(cfg, multitask_sac.SPEC, 1, seed=0), multitask_sac.batches()
+    for _ in range(3):
+        sac.update(next(source))
+    policy, rng = shaken(sac.policy), np.random.default_rng(1)
+    exported, obs = OnnxPolicy(graph.onnx_model(policy)), next(source).obs[rng.permutation(24)]
+    for rows in (obs, obs[:1]):
+        ours, theirs = (
+            p.act(rows, np.zeros((len(rows), 0), np.float32), False, rng).action for p in (policy, exported)
+        )
+        np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5)
+    assert len(np.unique(ours)) > 1
+
+
+@pytest.mark.parametrize("task", ["", "reach"])
+def test_one_of_several_intentions(task):
+    policy = intention_policy.policy_of(intention_policy.LISTED)
+    one = policy.for_task(task)
+    assert one.task == ("place", "reach", "grasp").index(task or "place")
+    assert_exported_acts_alike(one, intention_policy.SPEC)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in pick.KINDS if kind != "uniform"])
+def test_picks(kind):
+    which, spec = pick.KINDS[kind]
+    algo, source = pick.make_pick(dataclasses.replace(pick.SMALL, pick=which), spec, seed=0), pick.batches(spec=spec)
+    algo.update(next(source))
+    policy, rng = shaken(algo.policy), np.random.default_rng(0)
+    exported, memory = OnnxPolicy(graph.onnx_model(policy)), np.zeros((9, 0), np.float32)
+    obs = pick.seen(9, spec=spec)
+    for rows in (9, 1):
+        ours, theirs = (p.act(obs[:rows], memory[:rows], False, rng).action for p in (policy, exported))
+        np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5)
 
 
 def test_what_cannot_be_exported_is_named():
-    with pytest.raises(ConfigError, match="Decision Transformer"):
-        graph.onnx_model(make(SMALL_DT).policy)
     with pytest.raises(ConfigError, match="UniformPolicy"):
         graph.onnx_model(UniformPolicy(SPEC))
-    with pytest.raises(ConfigError, match="a policy with heads or soft modules cannot be exported"):
-        graph.onnx_model(make_heads(AUXILIARY).policy)
+    uniform = pick.make_pick(dataclasses.replace(pick.SMALL, pick="uniform"), pick.SPEC, seed=0)
+    with pytest.raises(ConfigError, match="draws its picks cannot be exported"):
+        graph.onnx_model(uniform.policy)
 
 
 @pytest.fixture
@@ -243,22 +285,15 @@ def test_bad_input_is_one_line(run, tiny, tmp_path, capsys):
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
 def test_a_missing_package_names_the_extra(run, tmp_path, capsys, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
-    for name in ("roboloop.algos.graph", "roboloop.nets.graph"):  # as in a process that has not imported them yet
-        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.delitem(sys.modules, "roboloop.algos.graph", raising=False)  # as in a process that has not imported it
     assert export(run, tmp_path / "p.onnx") == 2
     assert f"export needs {package}: pip install 'roboloop[onnx]'" in capsys.readouterr().err
     assert not list(tmp_path.glob("*p.*"))
 
 
-def test_the_page_says_what_can_be_exported_of_heads_and_of_ones_own_learners():
-    page = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text()
-    refused = page.split("\n## Not supported\n")[1].split("\n## ")[0]
-    assert "`mtsac` with `algo.net` `heads` (the default) or `soft`" in refused
-    assert MTSACConfig().net == "heads"  # the test of one network for several tasks tries all three
-    assert "learners over observations with named fields" in refused
-    cfg = TD3Config(hidden=(8,), processes=1)
-    named = dataclasses.replace(SPEC, obs_shape=(), obs_dtype=np.dtype([("vector", np.float32, (3,))]))
-    plain, fields = (ReplayLearner(TD3, cfg, spec, 1, seed=0) for spec in (SPEC, named))
-    assert_exported_acts_alike(shaken(plain.policy), SPEC)
-    with pytest.raises(ConfigError, match="a policy over named fields cannot be exported yet"):
-        graph.onnx_model(fields.policy)
+@pytest.mark.parametrize("named", [False, True])
+def test_a_learner_of_ones_own_is_exported_whatever_its_observations_are_called(named):
+    fields = {"obs_shape": (), "obs_dtype": np.dtype([("vector", np.float32, (3,))])}
+    spec = dataclasses.replace(SPEC, **fields) if named else SPEC
+    learner = ReplayLearner(TD3, TD3Config(hidden=(8,), processes=1), spec, 1, seed=0)
+    assert_exported_acts_alike(shaken(learner.policy), spec)

@@ -243,7 +243,7 @@ def _guided(name: str, config: type[GuidedSettings], load_policy: str) -> Algori
 
 
 _INTENTIONS = "roboloop.algos.guided.setup:load_intentions"
-DAC = _guided("dac", DACConfig, "roboloop.algos.sac.sac:load_policy")
+DAC = _guided("dac", DACConfig, "roboloop.algos.guided.setup:load_dac")
 LFGP = _guided("lfgp", LfGPConfig, _INTENTIONS)
 VPACE = _guided("vpace", VPACEConfig, _INTENTIONS)
 SQIL = _guided("sqil", SQILConfig, _INTENTIONS)

@@ -10,15 +10,20 @@ import dataclasses
 from collections.abc import Callable
 
 import numpy as np
+import torch
 
 from roboloop.algos.gail.discriminator import Discriminator
 from roboloop.algos.gail.losses import EpisodeCounts
 from roboloop.algos.guided.config import AdversarialSettings, ExampleSettings, GuidedSettings, IntentionSettings
+from roboloop.algos.guided.example_sac import ExampleSAC, ExampleSACConfig
 from roboloop.algos.guided.intention_policy import IntentionPolicy, as_set, showing_task
 from roboloop.algos.guided.teachers import DiscriminatorReward, EnvReward, ExampleReward, Formula, RewardSource, Teacher
-from roboloop.algos.mtsac.mtsac import MultiTaskSAC, refuse_what_it_cannot_take
-from roboloop.algos.mtsac.objectives import NO_EXAMPLES, ExampleTerms
-from roboloop.algos.policy import ActorPolicy
+from roboloop.algos.learner.policy import LearnerPolicy
+from roboloop.algos.learner.replay_learner import ReplayLearner
+from roboloop.algos.mtsac.config import MTSACConfig
+from roboloop.algos.mtsac.mtsac import MultiTaskSAC
+from roboloop.algos.mtsac.multitask import reward_view
+from roboloop.algos.sac.sac import make_sac
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, Batch, BatchSpec, EnvSpec, Metrics, Rollout, State
 from roboloop.data.experts import ExpertBuffer
@@ -31,7 +36,7 @@ Newest = Callable[[int, int], Batch]
 class GuidedPlay:
     """The Algorithm: ``update`` asks the teacher what a batch is worth to each task, and has SAC learn from that."""
 
-    def __init__(self, rl: MultiTaskSAC, teacher: Teacher, policy: ActorPolicy | IntentionPolicy) -> None:
+    def __init__(self, rl: ReplayLearner, teacher: Teacher, policy: LearnerPolicy | IntentionPolicy) -> None:
         self._rl, self._teacher, self.policy = rl, teacher, policy
         self._is_set = isinstance(policy, IntentionPolicy)
         self.num_updates = 0
@@ -46,7 +51,9 @@ class GuidedPlay:
         """Have the batch taught, and learn from it."""
         relabel, metrics = self._teacher.relabel(batch)
         self._rl.progress = self.progress
-        learned = self._rl.update(self._rows(relabel), self._teacher.value_caps)
+        if caps := self._teacher.value_caps:
+            self._rl.trainer.views["bounds.cap"].copy_(torch.tensor(caps))
+        learned = self._rl.update(self._rows(relabel))
         self._teacher.on_episode_end(learned)
         self.num_updates = self._rl.num_updates
         return {**learned, **metrics}
@@ -115,29 +122,37 @@ def make_guided(
     device: str = "cpu",
 ) -> GuidedPlay:
     """Return the algorithm of a config for some of an environment's tasks, the main one first."""
-    refuse_what_it_cannot_take(spec)
     if Fields.of(spec, 1).pictures or spec.obs_dtype.names:
         raise ConfigError("guided play learns from one vector, not from pictures or other fields")
-    teacher = make_teacher(cfg, spec, tasks, told_by, seed)
     if not isinstance(cfg, IntentionSettings):
-        rl = MultiTaskSAC(cfg.sac, spec, 1, seed, device)
-        return GuidedPlay(rl, teacher, rl.policy)
-    terms = NO_EXAMPLES
-    if isinstance(cfg, ExampleSettings):
-        terms = ExampleTerms(cfg.num_examples // cfg.sac.shards, cfg.loss, cfg.penalty)
-    sac = dataclasses.replace(cfg.sac, batch_size=len(tasks) * cfg.batch_size)
-    rl = MultiTaskSAC(sac, as_set(spec, tasks), 1, seed, device, terms)
+        rl = make_sac(cfg.sac, spec, 1, seed, device)
+        return GuidedPlay(rl, make_teacher(cfg, spec, tasks, told_by, seed), rl.policy)
+    learner, own = learner_of(cfg, len(tasks))
+    rl = ReplayLearner(learner, own, as_set(spec, tasks), 1, seed, device, reward_view(own, len(tasks)))
+    teacher = make_teacher(cfg, spec, tasks, told_by, seed, rl.cfg.shards)
     return GuidedPlay(rl, teacher, IntentionPolicy(rl.policy, cfg.schedule, tasks, spec.max_episode_steps, seed))
 
 
+def learner_of(cfg: IntentionSettings, num_tasks: int) -> tuple[type[MultiTaskSAC], MTSACConfig]:
+    """Return the class that learns a set of tasks, each from all rows of a batch, and its own config."""
+    if isinstance(cfg, ExampleSettings):
+        return ExampleSAC, ExampleSACConfig.of(cfg, num_tasks)
+    return MultiTaskSAC, dataclasses.replace(cfg.sac, batch_size=num_tasks * cfg.batch_size)
+
+
 def make_teacher(
-    cfg: GuidedSettings, spec: EnvSpec, tasks: tuple[str, ...], told_by: ExpertBuffer | Formula, seed: int
+    cfg: GuidedSettings,
+    spec: EnvSpec,
+    tasks: tuple[str, ...],
+    told_by: ExpertBuffer | Formula,
+    seed: int,
+    shards: int = 1,
 ) -> Teacher:
-    """Return who teaches."""
+    """Return who teaches; examples come first in each of so many shards."""
     if not isinstance(told_by, ExpertBuffer):
         return EnvReward(tasks, told_by, cfg.batch_size)
     if isinstance(cfg, ExampleSettings):
-        return ExampleReward(cfg, tasks, told_by, seed)
+        return ExampleReward(cfg, tasks, told_by, seed, shards)
     assert isinstance(cfg, AdversarialSettings)
     lives = EpisodeCounts(told_by.num_steps, told_by.num_ends)
     judge = Discriminator(cfg.discriminator, spec, lives, cfg.sac.gamma, seed, tasks=tasks)

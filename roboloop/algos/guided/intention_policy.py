@@ -11,7 +11,7 @@ import numpy as np
 
 from roboloop.algos.guided.intentions import Intentions
 from roboloop.algos.guided.schedulers import HandcraftedSchedule, ScheduleConfig, make_scheduler, schedule_from_data
-from roboloop.algos.policy import ActorPolicy, ActsThrough
+from roboloop.algos.learner.policy import LearnerPolicy
 from roboloop.core.blueprint import kind_of
 from roboloop.core.config import to_dict
 from roboloop.core.tasks import task_index
@@ -32,12 +32,12 @@ def showing_task(obs: Array, task: Array, num_tasks: int) -> Array:
     return np.concatenate((obs.astype(np.float32, copy=False), one_hot), axis=-1)
 
 
-class IntentionPolicy(ActsThrough):
+class IntentionPolicy:
     """Acts by the actor of a set of tasks; the choices of its scheduler are its memory."""
 
     def __init__(
         self,
-        actor: ActorPolicy,
+        actor: LearnerPolicy,
         cfg: ScheduleConfig,
         tasks: Sequence[str],
         max_steps: int,
@@ -51,6 +51,15 @@ class IntentionPolicy(ActsThrough):
         self._always, self._num_tasks = always, len(tasks)
         self.intentions = Intentions(self.scheduler, cfg.period, max_steps)
         self.memory_size = self.intentions.memory_size
+
+    @property
+    def version(self) -> int:
+        """Which weights these are."""
+        return self.actor.version
+
+    @version.setter
+    def version(self, version: int) -> None:
+        self.actor.version = version
 
     def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
         """Return actions of the tasks whose turn it is; without exploring, of the main one, and nothing is chosen."""
@@ -75,15 +84,49 @@ class IntentionPolicy(ActsThrough):
         cfg = HandcraftedSchedule(period=1, chance=1.0, lists=(" ".join(tasks),))
         return IntentionPolicy(self.actor, cfg, about["tasks"], len(tasks), about["seed"], always=True)
 
+    def for_task(self, name: str) -> OneIntention:
+        """Return the policy of one task alone, the main one if none is named."""
+        tasks: Sequence[str] = self._about["tasks"]
+        return OneIntention(self.actor, task_index(name, tasks, "--task") if name else 0, self._num_tasks)
+
     def blueprint(self) -> dict[str, Any]:
         """Return what ``from_blueprint`` needs; a learned schedule is that of this moment."""
         about = {**self._about, "scheduler": self.scheduler.state()}
         return {"kind": kind_of(self), "actor": self.actor.blueprint(), **about}
 
+    @property
+    def num_weights(self) -> int:
+        """Length of the flat weights."""
+        return self.actor.num_weights
+
+    def write_weights(self, out: Array) -> None:
+        """Write the actor's."""
+        self.actor.write_weights(out)
+
+    def read_weights(self, flat: Array, version: int) -> None:
+        """Take over what ``write_weights`` wrote."""
+        self.actor.read_weights(flat, version)
+
     @classmethod
     def from_blueprint(cls, data: dict[str, Any]) -> IntentionPolicy:
         """Build the same policy anew, with weights still to be read."""
-        actor, schedule = ActorPolicy.from_blueprint(data["actor"]), schedule_from_data(data["schedule"])
+        actor, schedule = LearnerPolicy.from_blueprint(data["actor"]), schedule_from_data(data["schedule"])
         policy = cls(actor, schedule, data["tasks"], data["max_steps"], data["seed"], data["always"])
         policy.scheduler.load(data["scheduler"])
         return policy
+
+
+class OneIntention:
+    """The policy of one task, which needs no memory."""
+
+    memory_size = 0
+
+    def __init__(self, actor: LearnerPolicy, task: int, num_tasks: int) -> None:
+        self.actor, self.task, self.num_tasks, self.version = actor, task, num_tasks, actor.version
+
+    def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
+        """Return that task's actions."""
+        tasks = np.full(len(obs), self.task)
+        return self.actor.act(
+            showing_task(np.asarray(obs).reshape(len(obs), -1), tasks, self.num_tasks), memory, explore, rng
+        )

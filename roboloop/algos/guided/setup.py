@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from roboloop.algos.gail.demonstrations import demonstrations, task_names
 from roboloop.algos.guided.config import GuidedSettings, IntentionSettings
-from roboloop.algos.guided.guided import GuidedPlay, make_guided
+from roboloop.algos.guided.guided import GuidedPlay, learner_of, make_guided
 from roboloop.algos.guided.intention_policy import IntentionPolicy, as_set
-from roboloop.algos.policy import ActorPolicy
+from roboloop.algos.learner.policy import LearnerPolicy
+from roboloop.algos.sac.sac import SAC
 from roboloop.algos.spec import Setup
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, State
@@ -34,12 +35,17 @@ def make(setup: Setup) -> GuidedPlay:
     return make_guided(algo, setup.spec, tasks, formula, setup.seed, setup.device)
 
 
+def load_dac(setup: Setup, state: State) -> LearnerPolicy:
+    """Return the policy of a saved state of DAC."""
+    return LearnerPolicy.from_state(SAC(setup.config.sac, setup.spec), state)
+
+
 def load_intentions(setup: Setup, state: State) -> IntentionPolicy:
     """Return the policy of a saved state."""
     algo: IntentionSettings = setup.config
     tasks = algo.tasks_of(task_names(setup))
-    actor = ActorPolicy.from_state(state["policy"], as_set(setup.spec, tasks))
-    actor.version = int(state["num_updates"])
+    learner, own = learner_of(algo, len(tasks))
+    actor = LearnerPolicy.from_state(learner(own, as_set(setup.spec, tasks)), state)
     policy = IntentionPolicy(actor, algo.schedule, tasks, setup.spec.max_episode_steps, setup.seed)
     policy.scheduler.load(state["scheduler"])
     return policy

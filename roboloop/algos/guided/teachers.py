@@ -130,9 +130,11 @@ class ExampleReward:
     An example is its own successor, so it is worth success for ever. Its action is the policy's own: none is known.
     """
 
-    def __init__(self, cfg: ExampleSettings, tasks: Sequence[str], experts: ExpertBuffer, seed: int) -> None:
+    def __init__(
+        self, cfg: ExampleSettings, tasks: Sequence[str], experts: ExpertBuffer, seed: int, shards: int
+    ) -> None:
         self.num_rows = cfg.batch_size - cfg.num_examples
-        self._cfg, self._tasks, self._experts = cfg, tasks, experts
+        self._cfg, self._tasks, self._experts, self._shards = cfg, tasks, experts, shards
         self._noise = experts.example_deviation * cfg.example_noise
         self._rng = stream(seed, "example-noise")
         self._top = cfg.sac.reward_scale / (1.0 - cfg.sac.gamma)
@@ -167,7 +169,7 @@ class ExampleReward:
 
     def _beside(self, examples: Array, replay: Array) -> Array:
         """Return ``[K, n, ...]`` of examples ``[K, m, ...]`` and rows that all tasks share, both spread over shards."""
-        num_tasks, shards, rest = len(examples), self._cfg.sac.shards, replay.shape[1:]
+        num_tasks, shards, rest = len(examples), self._shards, replay.shape[1:]
         shared = np.broadcast_to(replay, (num_tasks, *replay.shape)).reshape(num_tasks, shards, -1, *rest)
         joined: Array = np.concatenate((examples.reshape(num_tasks, shards, -1, *rest), shared), axis=2)
         return joined.reshape(num_tasks, -1, *rest)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from roboloop.core.fields import PICKS
 from roboloop.core.types import Array
 from roboloop.nets.conv import ConvSpec
 from roboloop.nets.flat import Layout, Views
@@ -82,7 +83,7 @@ class ObsInputs:
 
     def __init__(self, fields: Fields, reads: Sequence[ConvSpec] = ()) -> None:
         self.fields, self._reads = fields, reads
-        self.is_record = bool(fields.pictures or fields.mask_dim)
+        self.is_record = bool(fields.pictures or fields.mask_dim or fields.picks)
 
     def arrays(self, rows: int) -> dict[str, Input]:
         """Return the arrays of so many observations, by the end of their names."""
@@ -95,6 +96,8 @@ class ObsInputs:
             found[f".picture{i}"] = Input((rows, *shape), "uint8")
         if self.fields.mask_dim:
             found[".mask"] = Input((rows, self.fields.mask_dim), "bool")
+        if self.fields.picks:
+            found[".picks"] = Input((rows, *self.fields.picks))
         return found
 
     def write(self, obs: Array, rows: int, out: Mapping[str, Array], name: str, norm: Normalizer) -> None:
@@ -110,6 +113,8 @@ class ObsInputs:
             mask = action_mask(obs, rows)
             assert mask is not None
             put(out[f"{name}.mask"], mask)
+        if self.fields.picks:
+            put(out[f"{name}.picks"], obs[PICKS])
 
 
 def put(target: Array, values: Array) -> None:

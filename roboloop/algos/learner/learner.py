@@ -14,6 +14,7 @@ from roboloop.algos.learner.adam import Adam
 from roboloop.algos.learner.inputs import Input, Rows
 from roboloop.algos.limits import above_zero
 from roboloop.core.errors import ConfigError
+from roboloop.core.fields import PICKS
 from roboloop.core.types import Array, EnvSpec
 from roboloop.nets.conv import ConvSpec
 from roboloop.nets.observations import Fields
@@ -59,22 +60,29 @@ class Learner(nn.Module):
     names, so that the house may run it on any shard, in any process.
     """
 
-    acting: ClassVar[tuple[str, ...]] = ("actor",)
+    acting: tuple[str, ...] = ("actor",)
     """The modules that ``act`` uses: what samplers are sent."""
     takes: ClassVar[frozenset[str]] = frozenset()
     """What it can learn from beside vectors and continuous actions: ``pictures``, ``choices``, ``picks``."""
     is_bounded: ClassVar[bool] = True
     """Whether actions are clipped to the bounds of the environment."""
-    most_metrics: ClassVar[int] = 15
+    most_metrics: int = 15
     """Most numbers that a loss may return to be logged."""
     memory_size: int = 0
     """Numbers of memory in each environment."""
+    num_tasks: int = 1
+    """Tasks of a batch: as many rows of each, which lie task by task in every shard."""
+    heads: int = 1
+    """Tasks by which rows must also lie to act, as the one-hot that ends observations says; 1 = any order."""
+    shift_px: int = 0
+    """Pixels by which pictures of a batch are shifted at most."""
 
     def __init__(self, cfg: Any, spec: EnvSpec, frame_stack: int = 1) -> None:
         super().__init__()
         self.cfg, self.spec, self.frame_stack = cfg, spec, frame_stack
         self.fields = Fields.of(spec, frame_stack)
         self.obs_dim, self.action_dim = self.fields.vector_dim, spec.action_dim
+        refuse_what_it_cannot_take(self)
         self.reads: Sequence[ConvSpec] = ()  # whose blocks pictures come in; without, they come as pixels
         self.build()
 
@@ -94,12 +102,19 @@ class Learner(nn.Module):
         raise NotImplementedError
 
     def decide(self, obs: Seen, memory: Tensor, noise: Tensor | None) -> Decided:
-        """Return actions and what else a policy says; a learner without memory writes ``act`` instead."""
+        """Return actions and what else a policy says; a learner without memory writes ``act`` instead.
+
+        ``memory [N, memory_size]`` may be overwritten, and returned.
+        """
         return Decided(self.act(obs, noise))
 
     def draws(self, rng: np.random.Generator, rows: int) -> Array:
         """Return the noise by which so many actions explore."""
         return rng.standard_normal((rows, self.action_dim), dtype=np.float32)
+
+    def calm_draws(self, rng: np.random.Generator, rows: int) -> Array | None:
+        """Return the noise of so many actions that do not explore; usually there is none."""
+        return None
 
     def noise(self) -> dict[str, tuple[int, ...]]:
         """Return name and shape, per row, of the standard normal numbers that losses are given."""
@@ -122,6 +137,18 @@ def target_of(module: M) -> M:
     target = copy.deepcopy(module)
     target.requires_grad_(False)
     return target
+
+
+def refuse_what_it_cannot_take(learner: Learner) -> None:
+    """Raise ConfigError for choices, picks and pictures where the learner does not say that it takes them."""
+    kind, takes, spec = type(learner).__name__, learner.takes, learner.spec
+    if not spec.is_continuous and "choices" not in takes:
+        raise ConfigError(f"{kind} needs continuous actions; PPO takes choices: --algo ppo")
+    names = spec.obs_dtype.names or ()
+    if PICKS in names and "picks" not in takes:
+        raise ConfigError(f"{kind} takes vectors, not the fields {', '.join(names)}; --algo pick chooses among picks")
+    if learner.fields.pictures and "pictures" not in takes:
+        raise ConfigError(f"{kind} takes vectors, not pictures; SAC and PPO take both: --algo sac")
 
 
 def check_learner(learner: Learner) -> None:

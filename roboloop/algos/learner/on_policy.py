@@ -49,7 +49,7 @@ class Minibatch(NamedTuple):
 class OnPolicy(Learner):
     """Base of algorithms that learn from rollouts; its losses call ``look``."""
 
-    acting: ClassVar[tuple[str, ...]] = ("net",)
+    acting = ("net",)
     takes: ClassVar[frozenset[str]] = frozenset({"pictures", "choices"})
     is_bounded: ClassVar[bool] = False
     cfg: RolloutConfig

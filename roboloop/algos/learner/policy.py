@@ -20,9 +20,12 @@ from roboloop.core.blueprint import kind_of
 from roboloop.core.types import Array, Decision, State
 from roboloop.nets.flat import Layout, Views, clone, restore
 from roboloop.nets.normalize import FollowedNorm, Identity, Normalizer, normalizer_of
+from roboloop.nets.task_heads import places_by_group
 
 MOST_ACTS = 64
 """Numbers of rows for which the kernels of acting are kept."""
+MOST_COPIED = 2**20
+"""Numbers of memory up to which it pays to copy it for kernels that are run again."""
 RECORD_AT = 8
 """At so many calls with one number of rows its kernels are recorded, which takes as long as some hundred calls."""
 
@@ -51,8 +54,19 @@ class LearnerPolicy:
 
     def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
         """Return actions ``[B, A]`` in the environment's units, and what else the learner says of them."""
+        noise = (self.learner.draws if explore else self.learner.calm_draws)(rng, len(obs))
+        heads = self.learner.heads
+        if heads == 1:
+            return self._act(obs, memory, explore, noise)
+        place, n = places_by_group(obs.reshape(len(obs), -1)[:, -heads:].argmax(1), heads)
+        wide = heads * n
+        noise = None if noise is None else spread(noise, place, wide)
+        decided = self._act(spread(obs, place, wide), spread(memory, place, wide), explore, noise)
+        log_prob, value = (None if x is None else x[place] for x in (decided.log_prob, decided.value))
+        return Decision(decided.action[place], decided.memory[place], log_prob, value)
+
+    def _act(self, obs: Array, memory: Array, explore: bool, noise: Array | None) -> Decision:
         rows = len(obs)
-        noise = self.learner.draws(rng, rows) if explore else None
         if (rows, explore) not in self._acts:
             if len(self._acts) == MOST_ACTS:
                 self._acts.clear()
@@ -61,12 +75,10 @@ class LearnerPolicy:
         act.obs.write(obs, rows, act.arrays, "obs", self.norm)
         if noise is not None:
             np.copyto(act.arrays["noise"], noise)
-        if self.memory_size:
-            np.copyto(act.arrays["memory"], memory)
-        said = act()
+        said = act(memory)
         action = said["action"]
         in_env = self._scale.to_env(action) if self.learner.is_bounded else self._scale.to_env_unbounded(action).copy()
-        memory = said["memory"].copy() if self.memory_size else memory
+        memory = said.get("memory", memory)
         log_prob, value = (said[name].copy() if name in said else None for name in ("log_prob", "value"))
         return Decision(in_env, memory, log_prob, value)
 
@@ -122,13 +134,25 @@ class LearnerPolicy:
         self.version = version
 
 
+def spread(rows: Array, place: Array, count: int) -> Array:
+    """Return so many rows with the given ones in their places, and zeros between them."""
+    wide = np.zeros((count, *rows.shape[1:]), rows.dtype)
+    wide[place] = rows
+    return wide
+
+
 class Act:
-    """A learner's ``decide`` for one number of rows: on the CPU its kernels, run again."""
+    """A learner's ``decide`` for one number of rows: on the CPU its kernels, run again.
+
+    They read memory where it was copied to; where that takes longer than they save, ``decide`` is run as it is.
+    """
 
     def __init__(self, learner: Learner, rows: int, noise: Array | None, device: torch.device) -> None:
         self.obs = ObsInputs(learner.fields, learner.reads)
         inputs = {f"obs{end}": each for end, each in self.obs.arrays(rows).items()}
-        inputs["memory"] = Input((rows, learner.memory_size))
+        self._is_direct = device.type == "cpu" and rows * learner.memory_size > MOST_COPIED
+        if not self._is_direct:
+            inputs["memory"] = Input((rows, learner.memory_size))
         if noise is not None:
             inputs["noise"] = Input(noise.shape)
         arrays = Arrays(inputs)
@@ -139,21 +163,29 @@ class Act:
         self._out: dict[str, Array] = {}
         self._run, self._calls = self._eager, 0
 
-    def __call__(self) -> Mapping[str, Array]:
-        """Return what was decided by its name in ``Decided``; the next call overwrites it."""
+    def __call__(self, memory: Array) -> Mapping[str, Array]:
+        """Return what was decided by its name in ``Decided``; the next call overwrites it, but for the memory."""
+        if self._is_direct:
+            self._host["memory"] = torch.from_numpy(memory.copy())
+            self._eager()
+            return self._out
+        np.copyto(self.arrays["memory"], memory)
         self._calls += 1
         if self._calls == RECORD_AT and self._device.type == "cpu":
             with contextlib.suppress(CannotReplay):
                 self._run = Tape(self._eager).run
+            np.copyto(self.arrays["memory"], memory)  # recording has overwritten it
         self._run()
-        return self._out
+        return {name: array.copy() if name == "memory" else array for name, array in self._out.items()}
 
     @torch.no_grad()
     def _eager(self) -> None:
         given = rows_of({name: tensor.to(self._device) for name, tensor in self._host.items()})
         decided = self._learner.decide(given.obs, given.memory, getattr(given, "noise", None))
         for name, value in zip(Decided._fields, decided, strict=True):
-            if value is not None:
+            if value is self._host["memory"] or (value is not None and self._is_direct):
+                self._out[name] = value.numpy()
+            elif value is not None:
                 if name not in self._said:
                     self._said[name] = torch.zeros(value.shape)
                     self._out[name] = self._said[name].numpy()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
 
 from roboloop.algos.learner.inputs import Input, ObsInputs
 from roboloop.algos.learner.learning_rate import Scheduled
@@ -13,24 +15,40 @@ from roboloop.algos.learner.trainer import MakeLearner, Trainer, make_learner, r
 from roboloop.algos.policy import ActionScale
 from roboloop.algos.spec import AlgorithmSpec, Setup
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
-from roboloop.core.types import Batch, BatchSpec, EnvSpec, Metrics, State
+from roboloop.core.types import Array, Batch, BatchSpec, EnvSpec, Metrics, State, Stateful
+
+
+class BatchView(Stateful, Protocol):
+    """How a batch looks to the learner."""
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return the batch that it learns from."""
+        ...
 
 
 class ReplayLearner:
     """Runs a learner's steps on batches: ``update`` takes each that is due."""
 
     def __init__(
-        self, make: MakeLearner, cfg: Any, spec: EnvSpec, frame_stack: int, seed: int, device: str = "cpu"
+        self,
+        make: MakeLearner,
+        cfg: Any,
+        spec: EnvSpec,
+        frame_stack: int,
+        seed: int,
+        device: str = "cpu",
+        view: BatchView | None = None,
     ) -> None:
         learner = make_learner(make, cfg, spec, frame_stack, seed, device)
         self.cfg = cfg = learner.cfg
         self.num_updates, self.progress = 0, 0.0
-        self.needs = BatchSpec(cfg.batch_size, cfg.n_step, cfg.gamma, frame_stack)
+        self.needs = BatchSpec(cfg.batch_size, cfg.n_step, cfg.gamma, frame_stack, learner.num_tasks, learner.shift_px)
         rows, seen = cfg.batch_size // cfg.shards, ObsInputs(learner.fields, learner.reads)
         inputs = {f"{name}{end}": each for name in ("obs", "next_obs") for end, each in seen.arrays(rows).items()}
         inputs |= {"action": Input((rows, spec.action_dim)), "reward": Input((rows,)), "discount": Input((rows,))}
         self.trainer = Trainer(learner, rows, inputs, device, running_norm(learner, cfg.normalize_obs))
         self._scale, self._rng = ActionScale(spec), stream(seed, "learner-noise")
+        self._view, self._order = view, order_in_shards(cfg.batch_size, learner.num_tasks, cfg.shards)
         self._lr_scale = Scheduled(1.0, 0.0 if cfg.lr_schedule == "linear" else 1.0)
 
     @property
@@ -48,6 +66,9 @@ class ReplayLearner:
 
     def _load_batch(self, batch: Batch) -> None:
         trainer, rows = self.trainer, self.cfg.batch_size
+        batch = batch if self._view is None else self._view(batch)
+        if self._order is not None:
+            batch = Batch(*(leaf[self._order] for leaf in batch))
         trainer.norm.update(trainer.obs.fields.vector(batch.obs, rows))
         trainer.put_obs("obs", batch.obs, rows)
         trainer.put_obs("next_obs", batch.next_obs, rows)
@@ -58,12 +79,16 @@ class ReplayLearner:
 
     def state(self) -> State:
         """Return everything the next update depends on, as copies."""
-        return {**self.trainer.state(), "noise_rng": get_rng_state(self._rng), "num_updates": self.num_updates}
+        view = {} if self._view is None else self._view.state()
+        own = {"noise_rng": get_rng_state(self._rng), "num_updates": self.num_updates, "view": view}
+        return {**self.trainer.state(), **own}
 
     def load(self, state: State) -> None:
         """Restore what ``state`` returned: the next update is then the one that would have come."""
         self.trainer.load(state)
         set_rng_state(self._rng, state["noise_rng"])
+        if self._view is not None:
+            self._view.load(state["view"])
         self.num_updates = self.policy.version = int(state["num_updates"])
 
     def wait_until_ready(self) -> None:
@@ -77,6 +102,14 @@ class ReplayLearner:
     def close(self) -> None:
         """Stop the helper processes and release their memory."""
         self.trainer.close()
+
+
+def order_in_shards(rows: int, num_tasks: int, shards: int) -> Array | None:
+    """Return the rows of a batch, which lies task by task, shard by shard; None where they lie so already."""
+    if num_tasks == 1:
+        return None
+    order: Array = np.arange(rows).reshape(num_tasks, shards, -1).swapaxes(0, 1).reshape(-1)
+    return order
 
 
 def _make(learner: MakeLearner, setup: Setup) -> ReplayLearner:

@@ -15,6 +15,9 @@ from torch.utils._pytree import tree_map_only
 
 from roboloop.algos.learner.kernels import Call, Kernel, KernelRecorder, Storage, aten, form_of, storage_of
 
+OF_BATCHES = (aten.bmm.default, aten.baddbmm.default)
+"""Products of many matrices."""
+
 
 class Tape:
     """What ``function`` does, run again by ``run``; it must read and write memory that stays where it is."""
@@ -97,6 +100,8 @@ def _place(copy: Call, makers: dict[Storage, Call], uses: dict[Storage, int]) ->
     if result.numel() != source.numel() or result.storage_offset() or source.storage_offset():
         return None
     strides = _strides_seen_through(result, source, target)
+    if makers[storage].func in OF_BATCHES and strides != [*result.stride()]:
+        return None  # written turned they add up in another order
     return None if strides is None else target.as_strided(result.shape, strides, target.storage_offset())
 
 

@@ -17,8 +17,7 @@ from roboloop.algos.learner.policy import LearnerPolicy
 from roboloop.algos.learner.shards import ShardPool
 from roboloop.algos.learner.staging import Given
 from roboloop.algos.learner.work import PREPARE, LearnerShard, LearnerWork, lay
-from roboloop.core.errors import ConfigError, DataError
-from roboloop.core.fields import PICKS
+from roboloop.core.errors import DataError
 from roboloop.core.rng import derive
 from roboloop.core.types import Array, EnvSpec, State
 from roboloop.nets.flat import Views, clone, restore
@@ -37,27 +36,20 @@ def make_learner(make: MakeLearner, cfg: Any, spec: EnvSpec, frame_stack: int, s
         torch.manual_seed(derive(seed, "learner-init"))
         learner = make(cfg, spec, frame_stack)
     check_learner(learner)
-    refuse_what_it_cannot_take(learner, spec)
     return learner
-
-
-def refuse_what_it_cannot_take(learner: Learner, spec: EnvSpec) -> None:
-    """Raise ConfigError for choices, picks and pictures where the learner does not say that it takes them."""
-    kind, takes = type(learner).__name__, learner.takes
-    if not spec.is_continuous and "choices" not in takes:
-        raise ConfigError(f"{kind} needs continuous actions; PPO takes choices: --algo ppo")
-    names = spec.obs_dtype.names or ()
-    if PICKS in names and "picks" not in takes:
-        raise ConfigError(f"{kind} takes vectors, not the fields {', '.join(names)}; --algo pick chooses among picks")
-    if learner.fields.pictures and "pictures" not in takes:
-        raise ConfigError(f"{kind} takes vectors, not pictures; SAC and PPO take both: --algo sac")
 
 
 class Trainer:
     """Owns a learner's modules; who uses it says what they are given, and which steps are due."""
 
     def __init__(
-        self, learner: Learner, rows: int, inputs: Mapping[str, Input], device: str, norm: Normalizer | None = None
+        self,
+        learner: Learner,
+        rows: int,
+        inputs: Mapping[str, Input],
+        device: str,
+        norm: Normalizer | None = None,
+        policy: type[LearnerPolicy] = LearnerPolicy,
     ) -> None:
         """Lay out the memory for shards of so many rows; ``norm`` scales vectors of observations."""
         cfg = learner.cfg
@@ -74,7 +66,7 @@ class Trainer:
         self.arrays = {**self._given.arrays, **self._staged.arrays}
         self._noise = [array for name, array in self._given.arrays.items() if name.startswith("noise/")]
         self.norm: Normalizer = Identity() if norm is None else norm
-        self.policy = LearnerPolicy(learner, self.norm, self.views)
+        self.policy = policy(learner, self.norm, self.views)
 
     def put(self, name: str, values: Array | np.float32) -> None:
         """Write an input."""
@@ -166,4 +158,5 @@ def phases_of(step: Step) -> list[str]:
 
 def running_norm(learner: Learner, is_wanted: bool) -> Normalizer:
     """Return what learns the scale of observations' vectors, where it is wanted and there are any."""
-    return RunningNorm(learner.obs_dim) if is_wanted and learner.obs_dim else Identity()
+    vector_dim = learner.fields.vector_dim
+    return RunningNorm(vector_dim) if is_wanted and vector_dim else Identity()

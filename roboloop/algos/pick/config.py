@@ -56,6 +56,41 @@ class PickConfig:
         above_zero(self, "choice_temperature")
 
 
+@dataclass(frozen=True)
+class PickSACConfig(SACConfig):
+    """Soft actor-critic's settings, and how it picks."""
+
+    copies: int = 1
+    """How often networks see the pick."""
+    best: bool = False
+    """Whether to choose what is worth most when not exploring; else candidates are drawn."""
+    fraction: float = 0.0
+    """Share of the best candidates among which to choose; 0 = the best one."""
+    best_exploring: bool = False
+    """Whether to choose when exploring too."""
+    fraction_exploring: float = 0.0
+    """Share of the best candidates among which to choose then."""
+    in_turn: bool = False
+    """Of an actor that picks by itself: whether a second network, which sees the pick, places it."""
+    choice_temperature: float = 1.0
+    """Of such an actor, where the pick is one of K: softness of the choice that gradients go through."""
+
+    @classmethod
+    def of(cls, cfg: PickConfig, sac: SACConfig) -> PickSACConfig:
+        """Return what an algorithm's config asks of such settings of soft actor-critic."""
+        is_mvp = cfg.pick == "mvp"
+        return cls(
+            **vars(sac),
+            copies=cfg.pick_copies,
+            best=is_mvp,
+            fraction=cfg.top_fraction,
+            best_exploring=is_mvp and cfg.pick_in_training == "mvp",
+            fraction_exploring=cfg.training_top_fraction,
+            in_turn=cfg.pick == "autoregressive",
+            choice_temperature=cfg.choice_temperature,
+        )
+
+
 SPEC = AlgorithmSpec(
     "pick", PickConfig, "replay", "roboloop.algos.pick.pick:make", "roboloop.algos.pick.pick:load_policy",
     warmup="roboloop.algos.pick.policy:RandomPicks", frame_stack=False, task_sets=False,

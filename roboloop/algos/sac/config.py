@@ -63,6 +63,8 @@ class SACSettings:
     """Parts of a batch whose gradients are summed in fixed order: part of the maths, not of the resources."""
     processes: int = field(default=2, metadata=RESOURCE)
     """Processes that compute shards, at most one per core: never changes a bit of the result."""
+    replay_kernels: bool = field(default=True, metadata=RESOURCE)
+    """Record the kernels of each loss once and run them again, which is faster than autograd: the same bits."""
 
     def check(self) -> None:
         """Raise ConfigError where values are impossible or contradict each other."""
@@ -87,8 +89,6 @@ class SACConfig(SACSettings):
     net: str = "mlp"
     """Network of actor and critics: 'mlp', 'residual', or your own as module:attr, ``(inputs, outputs, config) ->
     nn.Module``."""
-    replay_kernels: bool = field(default=True, metadata=RESOURCE)
-    """Record the kernels of each loss once and run them again, which is faster than autograd: the same bits."""
     conv_channels: tuple[int, ...] = (32, 32, 32)
     """Channels of the convolutions that read pictures; actor and critics share them, and the critics train them."""
     conv_kernels: tuple[int, ...] = (4, 3, 3)

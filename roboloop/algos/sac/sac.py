@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from roboloop.algos.learner.adam import Adam
 from roboloop.algos.learner.inputs import Rows
-from roboloop.algos.learner.learner import Learner, Loss, Step, target_of
+from roboloop.algos.learner.learner import Learner, Loss, Seen, Step, target_of
 from roboloop.algos.learner.policy import LearnerPolicy
 from roboloop.algos.learner.replay_learner import ReplayLearner
-from roboloop.algos.sac.config import SACConfig
+from roboloop.algos.sac.config import SACSettings
 from roboloop.algos.spec import Setup
-from roboloop.core.types import Algorithm, EnvSpec, PortablePolicy, State
+from roboloop.core.types import EnvSpec, State
 from roboloop.nets.modules import Ensemble, make_net, tanh_gaussian
 from roboloop.nets.observations import Fields
 
@@ -22,19 +22,30 @@ from roboloop.nets.observations import Fields
 class SAC(Learner):
     """Actor, critics with their targets, and the temperature that holds the actor's entropy."""
 
-    cfg: SACConfig
+    cfg: SACSettings
 
     def build(self) -> None:
         """Make the modules."""
-        cfg, pair = self.cfg, self.obs_dim + self.action_dim
-        self.actor = make_net(cfg, self.obs_dim, 2 * self.action_dim)
-        self.critics = Ensemble(lambda: make_net(cfg, pair, 1), cfg.num_critics)
+        cfg = self.cfg
+        self.actor, self.critics = self.make_actor(), self.make_critics()
         self.target_critics = target_of(self.critics)
         initial = cfg.initial_alpha if cfg.alpha is None else cfg.alpha
         log_alpha = torch.tensor(math.log(initial) if initial else -math.inf)
         self.log_alpha = nn.Parameter(log_alpha, requires_grad=cfg.alpha is None)
         # Haarnoja's default is minus the number of action dimensions
         self.target_entropy = -float(self.action_dim) if cfg.target_entropy is None else cfg.target_entropy
+
+    def net(self, more: int, outputs: int) -> nn.Module:
+        """Return a network from an observation and so many more numbers."""
+        return make_net(self.cfg, self.obs_dim + more, outputs)
+
+    def make_actor(self) -> nn.Module:
+        """Return the network from observation to mean and log deviation of the action before tanh."""
+        return self.net(0, 2 * self.action_dim)
+
+    def make_critics(self) -> nn.Module:
+        """Return the networks from observation and action to values ``[E, rows, 1]``."""
+        return Ensemble(lambda: self.net(self.action_dim, 1), self.cfg.num_critics)
 
     def steps(self) -> tuple[Step, ...]:
         """Return algorithm 1: the critics' step, then that of actor and temperature."""
@@ -52,23 +63,36 @@ class SAC(Learner):
         """Return what actions are drawn by, in this state and in the next."""
         return {"now": (self.action_dim,), "next": (self.action_dim,)}
 
+    def draw(self, obs: Tensor, noise: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return actions and the logarithm of their density; without noise, the likeliest."""
+        return tanh_gaussian(self.actor(obs), noise)
+
+    def values(self, critics: nn.Module, obs: Tensor, action: Tensor) -> Tensor:
+        """Return what each critic says of actions, ``[E, rows]``."""
+        q: Tensor = critics(torch.cat((obs, action), 1)).squeeze(2)
+        return q
+
+    def paid(self, batch: Rows) -> Tensor:
+        """Return the rewards as they are learned from."""
+        reward: Tensor = batch.reward
+        return reward if self.cfg.reward_scale == 1.0 else self.cfg.reward_scale * reward
+
     def critic_loss(self, batch: Rows, noise: Rows) -> Loss:
         """Half the squared soft Bellman error, summed over critics (eqs. 2, 3 and 5).
 
         ``discount`` is zero where the world ended, so truncation bootstraps and termination does not.
         """
         with torch.no_grad():
-            action, log_prob = tanh_gaussian(self.actor(batch.next_obs), noise.next)
-            next_q = self.target_critics(torch.cat((batch.next_obs, action), 1)).squeeze(2).amin(0)
-            reward = batch.reward if self.cfg.reward_scale == 1.0 else self.cfg.reward_scale * batch.reward
-            target = reward + batch.discount * (next_q - self.log_alpha.exp() * log_prob)
-        q = self.critics(torch.cat((batch.obs, batch.action), 1)).squeeze(2)
+            action, log_prob = self.draw(batch.next_obs, noise.next)
+            next_q = self.values(self.target_critics, batch.next_obs, action).amin(0)
+            target = self.paid(batch) + batch.discount * (next_q - self.log_alpha.exp() * log_prob)
+        q = self.values(self.critics, batch.obs, batch.action)
         return 0.5 * (q - target).square().mean(1).sum(), {"q_mean": q.mean()}
 
     def actor_loss(self, batch: Rows, noise: Rows) -> Loss:
         """Eq. 9: alpha log pi - min Q; and eq. 18 in log space: more entropy than wanted lowers the temperature."""
-        action, log_prob = tanh_gaussian(self.actor(batch.obs), noise.now)
-        q = self.critics(torch.cat((batch.obs, action), 1)).squeeze(2).amin(0)
+        action, log_prob = self.draw(batch.obs, noise.now)
+        q = self.values(self.critics, batch.obs, action).amin(0)
         alpha, entropy = self.log_alpha.exp().detach(), -log_prob.mean()
         loss = -alpha * entropy - q.mean()
         said = {"actor_loss": loss, "entropy": entropy, "alpha": alpha}
@@ -76,29 +100,31 @@ class SAC(Learner):
             loss = loss + self.log_alpha * (entropy.detach() - self.target_entropy)
         return loss, said
 
-    def act(self, obs: Tensor, noise: Tensor | None) -> Tensor:
+    def act(self, obs: Seen, noise: Tensor | None) -> Tensor:
         """Return drawn actions, or tanh(mean)."""
-        return tanh_gaussian(self.actor(obs), noise)[0]
+        return self.draw(obs, noise)[0]
 
 
-def make_sac(cfg: SACConfig, spec: EnvSpec, frame_stack: int, seed: int, device: str = "cpu") -> Algorithm:
-    """Return SAC; from pictures it is another class, which shares convolutions."""
+def learner_of(spec: EnvSpec, frame_stack: int) -> type[SAC]:
+    """Return the class that learns from such observations."""
     if Fields.of(spec, frame_stack).pictures:
-        from roboloop.algos.mtsac.mtsac import MultiTaskSAC
+        from roboloop.algos.sac.pixels import PixelSAC
 
-        return MultiTaskSAC(cfg, spec, frame_stack, seed, device)
-    return ReplayLearner(SAC, cfg, spec, frame_stack, seed, device)
+        return PixelSAC
+    return SAC
 
 
-def make(setup: Setup) -> Algorithm:
+def make_sac(cfg: SACSettings, spec: EnvSpec, frame_stack: int, seed: int, device: str = "cpu") -> ReplayLearner:
+    """Return SAC, from vectors or from pictures."""
+    return ReplayLearner(learner_of(spec, frame_stack), cfg, spec, frame_stack, seed, device)
+
+
+def make(setup: Setup) -> ReplayLearner:
     """Return SAC for a run."""
     return make_sac(setup.config, setup.spec, setup.frame_stack, setup.seed, setup.device)
 
 
-def load_policy(setup: Setup, state: State) -> PortablePolicy:
+def load_policy(setup: Setup, state: State) -> LearnerPolicy:
     """Return the policy of a saved state."""
-    if "net" in state["policy"]:  # of pictures, or of a run from before there were learners
-        from roboloop.algos.mtsac import mtsac
-
-        return mtsac.load_policy(setup, state)
-    return LearnerPolicy.from_state(SAC(setup.config, setup.spec, setup.frame_stack), state)
+    learner = learner_of(setup.spec, setup.frame_stack)(setup.config, setup.spec, setup.frame_stack)
+    return LearnerPolicy.from_state(learner, state)
