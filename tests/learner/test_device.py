@@ -10,8 +10,11 @@ from outside.td3 import TD3, TD3Config
 from outside.tqc import TQC, TQCConfig
 
 from roboloop.algos.learner.replay_learner import ReplayLearner
+from roboloop.algos.ppo.config import PPOConfig
+from roboloop.algos.ppo.ppo import make_ppo
 from roboloop.algos.sac.config import SACConfig
 from roboloop.algos.sac.sac import SAC
+from tests.algos.toys import Anything, Player
 from tests.learner.standin import DEVICE, standin
 from tests.learner.toys import SPEC, Toy, ToyConfig, batch_of, numbers
 
@@ -49,3 +52,29 @@ def test_on_another_device_a_learner_has_the_numbers_of_the_cpu_and_waits_once_a
         if key in found:
             torch.testing.assert_close(found[key], value, atol=2e-5, rtol=2e-4)
     np.testing.assert_allclose(action, on_cpu.policy.act(**act).action, atol=1e-4)
+
+
+@pytest.mark.parametrize("change", [{"core": "gru"}, {"core": "lstm", "vtrace": True, "normalize_returns": True}, {}])
+def test_on_another_device_ppo_has_the_numbers_of_the_cpu(change):
+    """Over pictures, vectors and masks."""
+    cfg = PPOConfig(
+        hidden=(16,), conv_channels=(4, 6), conv_kernels=(4, 3), conv_strides=(2, 1), conv_features=12, core_size=10,
+        rollout_steps=6, minibatches=2, epochs=2, processes=1, shards=1, normalize_obs=True, lr=1e-4, **change,
+    )  # fmt: skip
+    on_cpu = make_ppo(cfg, Anything.spec, 1, 4, 0)
+    player = Player(Anything(4), on_cpu.policy)
+    before, rollouts = on_cpu.state(), [player.collect(on_cpu.policy, 6) for _ in range(2)]
+    metrics = [on_cpu.update(rollout) for rollout in rollouts]
+    obs, memory = rollouts[0].obs[0], np.zeros((4, on_cpu.policy.memory_size), np.float32)
+    with standin() as device:
+        other = make_ppo(cfg, Anything.spec, 1, 4, 0, DEVICE)
+        other.load(before)
+        for rollout, wanted in zip(rollouts, metrics, strict=True):
+            waits = sum(device.waits.values())
+            found = other.update(rollout)
+            assert sum(device.waits.values()) - waits <= 6, "an update of four gradient steps waits for what is logged"
+            assert found == pytest.approx(wanted, rel=1e-3, abs=1e-4)
+        action = other.policy.act(obs, memory, False, np.random.default_rng(0)).action
+    np.testing.assert_allclose(
+        action, on_cpu.policy.act(obs, memory, False, np.random.default_rng(0)).action, atol=1e-4
+    )

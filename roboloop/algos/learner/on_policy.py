@@ -125,7 +125,7 @@ class OnPolicy(Learner):
 
     def _as_stored(self, unit: Tensor) -> Tensor:
         """Return actions rounded to the environment's units and back: what learning will see."""
-        half, center = self.units
+        half, center = self.units.to(unit.device)
         return (unit * half + center - center) / half if self._units_differ else unit
 
     def draws(self, rng: np.random.Generator, rows: int) -> Array:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from roboloop.algos.learner.config import check_split
 from roboloop.algos.learner.learning_rate import make_learning_rate
@@ -86,13 +87,18 @@ class RolloutLearner:
         if not is_fresh.any():
             return metrics  # nothing is learned, not even scales: a policy of this version stays what it is
         metrics["explained_variance"] = self._load_rollout(rollout, is_fresh)
-        passes = [list(self._pass(lr / self.cfg.lr)) for _ in range(self.cfg.epochs)]
-        if "approx_kl" in passes[-1][0]:
-            self._lr.after_update(float(np.mean([said["approx_kl"] for said in passes[-1]])))
+        passes = [torch.stack(list(self._pass(lr / self.cfg.lr))) for _ in range(self.cfg.epochs)]
+        kl = self._named(passes[-1]).get("approx_kl")
+        if kl is not None:
+            self._lr.after_update(kl)
         self._learn_norms(rollout)
         self.policy.version = self.num_updates
-        said = [each for one in passes for each in one]
-        return metrics | {name: float(np.mean([each[name] for each in said])) for name in said[0]}
+        return metrics | self._named(torch.cat(passes))
+
+    def _named(self, said: Tensor) -> dict[str, float]:
+        """Return the means of what gradient steps said ``[steps, ...]`` by name."""
+        *values, norm = said.mean(0).tolist()
+        return self.trainer.named(self.trainer.steps, values) | {"grad_norm": norm}
 
     def _check_shape(self, rollout: Rollout) -> None:
         wanted = (self.cfg.rollout_steps, self._num_envs)
@@ -127,8 +133,8 @@ class RolloutLearner:
         spread = float(np.var(targets.value))
         return 1.0 - float(np.var(targets.value - old_value)) / spread if spread else 0.0
 
-    def _pass(self, lr_scale: float) -> Iterator[dict[str, float]]:
-        """Take one update per minibatch; yield what each says."""
+    def _pass(self, lr_scale: float) -> Iterator[Tensor]:
+        """Take one update per minibatch; yield what each says, and how long its gradient was."""
         trainer = self.trainer
         for index in self._minibatches():
             due = [step for step in trainer.steps if self.num_updates % step.every == 0]
@@ -136,7 +142,7 @@ class RolloutLearner:
             trainer.draw_noise(self._rng)
             trainer.take(due, self.num_updates, lr_scale)
             self.num_updates += 1
-            yield trainer.metrics(due) | {"grad_norm": trainer.grad_norm("net")}
+            yield torch.cat((trainer.said(), trainer.grad_norm("net").view(1)))
 
     def _minibatches(self) -> Iterator[Array]:
         """Yield each minibatch's units ``[shards, units]``; those in which every row is stale are left out.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from roboloop.algos.learner.adam import MAX_ADAM_STEP
 from roboloop.algos.learner.inputs import Input, ObsInputs, put
@@ -101,17 +101,24 @@ class Trainer:
 
     def metrics(self, due: Sequence[Step]) -> dict[str, float]:
         """Return what the losses of these steps said, averaged over shards."""
+        return self.named(due, self.said().tolist())
+
+    def said(self) -> Tensor:
+        """Return what the losses said last, on the device: for whoever asks later, and once for many updates."""
+        return self.memory["metrics"].mean(0)
+
+    def named(self, due: Sequence[Step], values: Sequence[float]) -> dict[str, float]:
+        """Return numbers of ``said`` by name."""
         shard: LearnerShard = self.pool.own_shard
-        values = self.memory["metrics"].mean(0).tolist()
         said: dict[str, float] = {}
         for i, step in enumerate(self.steps):
             if step in due:
                 said |= zip(shard.losses[step.loss].names, values[i * self._per_step :], strict=False)
         return said
 
-    def grad_norm(self, name: str) -> float:
+    def grad_norm(self, name: str) -> Tensor:
         """Return how long the last gradient of a module was, before it was shortened; only where it is limited."""
-        return math.sqrt(float(self.memory[f"{name}/squares"][:, 0].sum()))
+        return self.memory[f"{name}/squares"][:, 0].sum().sqrt()
 
     def _others(self) -> Views:
         """Return what is saved beside the policy, by full name."""
