@@ -65,7 +65,7 @@ def spec_of(case: str) -> EnvSpec:
 def make_policy(case: str, spec: EnvSpec) -> Any:
     """Return a policy with its first weights."""
     from roboloop.algos.mtsac.config import MTSACConfig
-    from roboloop.algos.mtsac.mtsac import MultiTaskSAC
+    from roboloop.algos.mtsac.mtsac import make_mtsac
     from roboloop.algos.ppo.config import PPOConfig
     from roboloop.algos.ppo.ppo import make_ppo
     from roboloop.algos.sac.config import SACConfig
@@ -74,7 +74,7 @@ def make_policy(case: str, spec: EnvSpec) -> Any:
     if case in HEAD_CASES:
         rows = 2 * HEAD_CASES[case]
         heads = MTSACConfig(hidden=(256, 256), head_hidden=(), batch_size=rows, normalize_obs=True, processes=1)
-        return MultiTaskSAC(heads, spec, frame_stack=1, seed=0).policy.snapshot()
+        return make_mtsac(heads, spec, frame_stack=1, seed=0).policy.snapshot()
     if case in SAC_CASES:
         cfg = SACConfig(hidden=WIDTHS[SAC_CASES[case][0]], batch_size=2, normalize_obs=True, processes=1)
         sac = make_sac(cfg, spec, frame_stack=1, seed=0)
