@@ -52,7 +52,8 @@ def ours(processes: int, dropout: float) -> Any:
     import numpy as np
 
     from roboloop.algos.imitation.config import DTConfig
-    from roboloop.algos.imitation.imitation import DataScale, decision_transformer
+    from roboloop.algos.imitation.transformer import decision_transformer
+    from roboloop.algos.learner.data_scale import DataScale
     from roboloop.core.types import EnvSpec
 
     spec = EnvSpec((STATE_DIM,), np.dtype(np.float32), (-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM, EPISODE)
@@ -120,34 +121,34 @@ def copy_weights(model: Any, weights: dict[str, Any]) -> None:
     parts = model.state_dict()
     # their only position embedding, number 0, is added to all tokens behind the first norm: a part of its bias
     parts["embed_ln.bias"] = parts["embed_ln.bias"] + parts["encoder.wpe.weight"][0]
-    width = len(parts["embed_ln.bias"])
+    width = model.config.hidden_size
 
-    def dense(name: str, weight: Any, bias: Any) -> None:
-        """Copy a matrix [in, out]."""
-        view = weights[f"{name}.weight"]
-        (view if view.shape == weight.shape else view.t()).copy_(weight)
-        weights[f"{name}.bias"].copy_(bias)
+    def layer(name: str, source: str) -> None:
+        for kind in ("weight", "bias"):
+            weight = parts[f"{source}.{kind}"]
+            is_turned = source.startswith("encoder.h") and weight.ndim == 2  # theirs lie as [in, out]
+            weights[f"net.transformer.{name}.{kind}"].copy_(weight.t() if is_turned else weight)
 
-    def norm(name: str, source: str) -> None:
-        weights[f"{name}.gain"].copy_(parts[f"{source}.weight"])
-        weights[f"{name}.bias"].copy_(parts[f"{source}.bias"])
-
-    weights["time"].copy_(parts["embed_timestep.weight"])
-    names = {"embed.return": "embed_return", "embed.state": "embed_state", "embed.action": "embed_action"}
-    for own, source in {**names, "head": "predict_action.0"}.items():
-        dense(own, parts[f"{source}.weight"].t(), parts[f"{source}.bias"])
-    norm("embed.norm", "embed_ln")
-    norm("norm", "encoder.ln_f")
+    weights["net.transformer.time"].copy_(parts["embed_timestep.weight"])
+    for i, source in enumerate(("return", "state", "action")):
+        layer(f"embed.{i}", f"embed_{source}")
+    for name, source in {"head": "predict_action.0", "norm_in": "embed_ln", "norm": "encoder.ln_f"}.items():
+        layer(name, source)
     for i in range(model.config.n_layer):
         block = f"encoder.h.{i}"
-        weight, bias = parts[f"{block}.attn.c_attn.weight"], parts[f"{block}.attn.c_attn.bias"]
         for j, own in enumerate(("query", "key", "value")):
-            columns = slice(j * width, (j + 1) * width)
-            dense(f"block{i}.{own}", weight[:, columns], bias[columns])
-        for own, source in {"mix": "attn.c_proj", "expand": "mlp.c_fc", "contract": "mlp.c_proj"}.items():
-            dense(f"block{i}.{own}", parts[f"{block}.{source}.weight"], parts[f"{block}.{source}.bias"])
-        norm(f"block{i}.norm1", f"{block}.ln_1")
-        norm(f"block{i}.norm2", f"{block}.ln_2")
+            for kind in ("weight", "bias"):
+                columns = parts[f"{block}.attn.c_attn.{kind}"][..., j * width : (j + 1) * width]
+                parts[f"{block}.{own}.{kind}"] = columns
+        sources = {
+            "mix": "attn.c_proj",
+            "expand": "mlp.c_fc",
+            "contract": "mlp.c_proj",
+            "norm1": "ln_1",
+            "norm2": "ln_2",
+        }
+        for own, source in {**{name: name for name in ("query", "key", "value")}, **sources}.items():
+            layer(f"blocks.{i}.{own}", f"{block}.{source}")
 
 
 def check() -> dict[str, list[float]]:
@@ -159,7 +160,7 @@ def check() -> dict[str, list[float]]:
     for parameter in model.parameters():  # their first weights are so small that a fault could hide behind them
         parameter.data.add_(torch.randn_like(parameter), alpha=0.05)
     state = algo.state()
-    copy_weights(model, state["policy"]["net"])
+    copy_weights(model, state["policy"]["weights"])
     algo.load(state)
     loss = their_loss(model, batch)
     loss.backward()

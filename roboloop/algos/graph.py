@@ -10,23 +10,20 @@ import torch
 from torch import Tensor, nn
 
 from roboloop.algos.guided.intention_policy import OneIntention
-from roboloop.algos.imitation.policy import ImitationModel, ImitationPolicy
+from roboloop.algos.imitation.transformer import TransformerPolicy
 from roboloop.algos.learner.inputs import ObsInputs, Rows
 from roboloop.algos.learner.learner import Seen
 from roboloop.algos.learner.policy import LearnerPolicy
 from roboloop.algos.policy import ActionScale
 from roboloop.core.errors import ConfigError
 from roboloop.core.fields import MASK, PICKS, WHOLE, FieldPart, parts_of
-from roboloop.core.state import spec_from_data
-from roboloop.core.types import EnvSpec, PortablePolicy, State
-from roboloop.nets import graph as draw
-from roboloop.nets.conv import ConvSpec
-from roboloop.nets.flat import under
-from roboloop.nets.graph import Graph, GraphInputs, Value
+from roboloop.core.types import PortablePolicy
 from roboloop.nets.normalize import CLIP
-from roboloop.nets.stepwise import StepwiseSpec
+from roboloop.nets.transformer import GATHERED
 
-HEADS = "a cloned policy with heads cannot be exported"
+BATCH, OBS, MEMORY, MEMORY_AFTER, ACTION = "batch", "obs", "memory", "memory_after", "action"
+REWARD_SO_FAR = "reward_so_far"
+"""What a policy that is told how much return to reach must know of its episode."""
 
 
 def onnx_model(policy: PortablePolicy) -> bytes:
@@ -35,12 +32,7 @@ def onnx_model(policy: PortablePolicy) -> bytes:
         return _drawn_by_torch(ExportedPolicy(policy))
     if isinstance(policy, OneIntention):
         return _drawn_by_torch(ExportedPolicy(policy.actor, policy.task, policy.num_tasks))
-    if not isinstance(policy, ImitationPolicy):
-        raise ConfigError(f"{type(policy).__name__} cannot be exported: only policies that learners learn can")
-    graph, spec = Graph(), spec_from_data(policy.blueprint()["spec"])
-    unit = _imitation(graph, policy, spec)
-    graph.output(draw.ACTION, _in_env_units(graph, ActionScale(spec), unit), spec.action_dim)
-    return graph.model(type(policy).__name__)
+    raise ConfigError(f"{type(policy).__name__} cannot be exported: only policies that learners learn can")
 
 
 class ExportedPolicy(nn.Module):
@@ -57,21 +49,26 @@ class ExportedPolicy(nn.Module):
         self.units = torch.from_numpy(scale.half), torch.from_numpy(scale.center)
         self.norm = torch.from_numpy(policy.norm.numbers.copy()).view(2, -1)
         self.task = torch.eye(num_tasks)[task : task + 1] if num_tasks else None
+        self.is_told = isinstance(policy, TransformerPolicy)
         self.parts = parts_of(learner.spec)
         if self.task is not None:  # such observations are one vector
             self.parts = {WHOLE: FieldPart(np.dtype(np.float32), (learner.obs_dim - num_tasks,))}
 
     def examples(self) -> dict[str, Tensor]:
         """Return inputs by name, of two rows, since of one row the exporter makes a constant."""
-        lead = (2, *draw.lead(self.learner.frame_stack))
-        found = {n or draw.OBS: torch.from_numpy(np.zeros((*lead, *p.shape), p.dtype)) for n, p in self.parts.items()}
-        memory = {draw.MEMORY: torch.zeros(2, self.learner.memory_size)} if self.learner.memory_size else {}
-        return found | memory
+        frames = self.learner.frame_stack
+        lead = (2, frames) if frames > 1 else (2,)
+        found = {n or OBS: torch.from_numpy(np.zeros((*lead, *p.shape), p.dtype)) for n, p in self.parts.items()}
+        if self.learner.memory_size:
+            found[MEMORY] = torch.zeros(2, self.learner.memory_size)
+        if self.is_told:
+            found[REWARD_SO_FAR] = torch.zeros(2)
+        return found
 
     def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
         """Return actions in the environment's units, and the memory after the step where there is any."""
         learner, inputs = self.learner, dict(zip(self.parts, given, strict=False))
-        memory = given[-1] if learner.memory_size else torch.zeros(given[0].shape[0], 0)
+        memory = self._memory(given)
         vector = [
             given[0].flatten(1)[:, :0].float(),
             *(inputs[name].float().flatten(1) for name in learner.fields.vectors),
@@ -87,6 +84,15 @@ class ExportedPolicy(nn.Module):
         low, high = self.bounds
         action = torch.minimum(torch.maximum(action * half + center, low), high)
         return (action,) if after is None else (action, after)
+
+    def _memory(self, given: tuple[Tensor, ...]) -> Tensor:
+        """Return a memory that may be overwritten."""
+        if not self.learner.memory_size:
+            return torch.zeros(given[0].shape[0], 0)
+        if not self.is_told:
+            return given[-1].clone()
+        *_, memory, so_far = given
+        return torch.cat((memory[:, :GATHERED], so_far.unsqueeze(1), memory[:, GATHERED + 1 :]), 1)
 
     def _normalised(self, vector: Tensor) -> Tensor:
         return ((vector - self.norm[0]) * self.norm[1]).clamp(-CLIP, CLIP) if self.norm.shape[1] else vector
@@ -116,8 +122,8 @@ class ExportedPolicy(nn.Module):
 
 def _drawn_by_torch(policy: ExportedPolicy) -> bytes:
     """Return the graph that torch's exporter draws."""
-    examples, batch = policy.examples(), torch.export.Dim(draw.BATCH)
-    outputs = [draw.ACTION, *[draw.MEMORY_AFTER] * bool(policy.learner.memory_size)]
+    examples, batch = policy.examples(), torch.export.Dim(BATCH)
+    outputs = [ACTION, *[MEMORY_AFTER] * bool(policy.learner.memory_size)]
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of packages that it could also export
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
@@ -128,43 +134,3 @@ def _drawn_by_torch(policy: ExportedPolicy) -> bytes:
     assert program is not None
     model: bytes = program.model_proto.SerializeToString()
     return model
-
-
-def _imitation(graph: Graph, policy: ImitationPolicy, spec: EnvSpec) -> Value:
-    model, state = ImitationModel.from_data(policy.blueprint()), policy.state()
-    if not isinstance(model.net, StepwiseSpec):
-        raise ConfigError(
-            "a Decision Transformer cannot be exported: it acts on past steps and on rewards, not on one observation"
-        )
-    if model.num_tasks > 1:
-        raise ConfigError(HEADS)
-    seen = draw.observation(graph, spec, model.fields)
-    vector, features = _encoded(graph, seen, model.state.convs, state)
-    states = graph.beside(features if vector is None else [*features, vector])
-    outputs = draw.mlp(graph, model.net.mlp, model.of_net(state["net"]), states)
-    return draw.chosen(graph, _choices(spec), outputs, seen.mask, squash=True)
-
-
-def _encoded(
-    graph: Graph, seen: GraphInputs, convs: tuple[ConvSpec, ...], state: State
-) -> tuple[Value | None, list[Value]]:
-    """Return the vector, normalised, and the features of each picture."""
-    net, norms = state["net"], state["norms"]
-    vector = None if seen.vector is None else draw.scaled(graph, seen.vector, norms["vector_norm"].numpy())
-    features = [
-        draw.conv(graph, conv, under(f"picture{i}", net), norms[f"pixel_norm{i}"], pixels)
-        for i, (conv, pixels) in enumerate(zip(convs, seen.pictures, strict=True))
-    ]
-    return vector, features
-
-
-def _in_env_units(graph: Graph, scale: ActionScale, unit: Value) -> Value:
-    """Return actions in the environment's units, never outside its bounds."""
-    action = unit
-    if not scale.is_identity:
-        action = graph.op("Add", graph.op("Mul", unit, scale.half), scale.center)
-    return graph.op("Min", graph.op("Max", action, scale.low), scale.high)
-
-
-def _choices(spec: EnvSpec) -> tuple[int, ...]:
-    return spec.action_choices or (0,) * spec.action_dim

@@ -1,93 +1,35 @@
-"""Dropout whose draws come from the caller's generator, all places of a layer in one draw."""
+"""Dropout by masks that are given, so that a loss draws nothing: they are functions of a seed."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from roboloop.nets.mlp import Shapes
-
 LEVELS = 256
 """One byte is drawn per number: rates are multiples of 1/256, and what is kept is scaled by exactly that."""
+Keeps: TypeAlias = Mapping[str, Tensor]
+"""Masks by place: zero where dropped, and elsewhere what the rest is scaled up by. Empty = nothing is dropped."""
 
 
-class Keeps(Protocol):
-    """One place where numbers may be dropped."""
-
-    def times(self, x: Tensor) -> Tensor:
-        """Return ``x`` with zeros where dropped and the rest scaled up; also the gradient's way back."""
-        ...
-
-    def add(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return ``x + times(y)``."""
-        ...
-
-
-class Some:
-    """Keeps what the last draw kept."""
-
-    def __init__(self, scaled_mask: Tensor) -> None:
-        self._scaled_mask = scaled_mask
-
-    def times(self, x: Tensor) -> Tensor:
-        """Multiply by the mask."""
-        return x * self._scaled_mask
-
-    def add(self, x: Tensor, y: Tensor) -> Tensor:
-        """Multiply and add in one pass."""
-        return torch.addcmul(x, y, self._scaled_mask)
-
-
-class All:
-    """Keeps everything."""
-
-    def times(self, x: Tensor) -> Tensor:
-        """Return it as it is."""
-        return x
-
-    def add(self, x: Tensor, y: Tensor) -> Tensor:
-        """Add."""
-        return x + y
-
-
-class Dropout:
-    """Draws the masks of all ``places`` (name to shape) of a layer."""
-
-    places: Mapping[str, Keeps]
-
-    def __init__(self, rate: float, shapes: Shapes, device: torch.device | str = "cpu") -> None:
-        self._dropped = max(1, round(rate * LEVELS))
-        self._gain = LEVELS / (LEVELS - self._dropped)
-        sizes = [math.prod(shape) for shape in shapes.values()]
-        self._masks = torch.empty(sum(sizes), device=device)
-        parts = zip(shapes.items(), torch.split(self._masks, sizes), strict=True)
-        self.places = {name: Some(mask.view(shape)) for (name, shape), mask in parts}
-
-    def draw(self, rng: np.random.Generator) -> None:
-        """Decide anew what is kept."""
-        count = self._masks.numel()
-        lots = rng.integers(0, 2**64, -(-count // 8), dtype=np.uint64).view(np.uint8)[:count]
+def draw_keeps(rate: float, rng: np.random.Generator, out: Iterable[Tensor]) -> None:
+    """Decide anew what is kept."""
+    dropped = max(1, round(rate * LEVELS))
+    for mask in out:
+        count = mask.numel()
+        lots = torch.from_numpy(rng.integers(0, 2**64, -(-count // 8), dtype=np.uint64).view(np.uint8)[:count])
         # into floats at once: by way of bools it takes five times as long
-        torch.ge(torch.from_numpy(lots).to(self._masks.device), self._dropped, out=self._masks).mul_(self._gain)
+        torch.ge(lots.to(mask.device).view(mask.shape), dropped, out=mask).mul_(LEVELS / (LEVELS - dropped))
 
 
-class Everything:
-    """No dropout: draws nothing."""
-
-    places: Mapping[str, Keeps]
-
-    def __init__(self, shapes: Shapes) -> None:
-        self.places = {name: All() for name in shapes}
-
-    def draw(self, rng: np.random.Generator) -> None:
-        """Do nothing."""
+def kept(keeps: Keeps, place: str, x: Tensor) -> Tensor:
+    """Return ``x`` with zeros where dropped and the rest scaled up."""
+    return x * keeps[place] if keeps else x
 
 
-def make_dropout(rate: float, shapes: Shapes, device: torch.device) -> Dropout | Everything:
-    """Return what drops at this rate."""
-    return Dropout(rate, shapes, device) if rate else Everything(shapes)
+def plus_kept(x: Tensor, keeps: Keeps, place: str, y: Tensor) -> Tensor:
+    """Return ``x + kept(y)`` in one pass."""
+    return torch.addcmul(x, y, keeps[place]) if keeps else x + y

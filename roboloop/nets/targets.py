@@ -6,20 +6,14 @@ columns, ``[one-hot choices | continuous actions in units]``; the environment's 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import torch
 from torch import Tensor
 
+from roboloop.core.types import Array
 from roboloop.nets.actions import Choices
 
-
-class Fit(NamedTuple):
-    """How well outputs fit actions, and which way they should go."""
-
-    d_outputs: Tensor
-    metrics: dict[str, Tensor]  # weighted sums; ``loss`` is the one that ``d_outputs`` belongs to
+Loss = tuple[Tensor, dict[str, Tensor]]
 
 
 class TargetHead:
@@ -33,58 +27,52 @@ class TargetHead:
         # from choices and continuous actions side by side to the environment's order of columns
         self._order = np.argsort([*chosen, *self._continuous]).tolist()
         self.width = self._num_logits + len(self._continuous)
-        names = ["loss"] + ["cross_entropy", "accuracy"] * bool(chosen) + ["squared_error"] * bool(self._continuous)
-        self.metrics = tuple(names)
 
     def encode(self, action: Tensor) -> Tensor:
         """Return actions ``[N, columns]`` in units as what a network reads, ``[N, width]``."""
         if self._choices is None:
             return action
-        one_hot = torch.zeros(len(action), self._num_logits, device=action.device)
-        one_hot.scatter_(1, self._choices.chosen(action[:, self._choices.columns]), 1.0)
-        return torch.cat((one_hot, action[:, self._continuous]), dim=1) if self._continuous else one_hot
+        one_hot = action.new_zeros(action.shape[0], self._num_logits)  # len() would be a constant of a graph
+        one_hot = one_hot.scatter(1, self._choices.chosen(columns_of(action, self._choices.columns)), 1.0)
+        return torch.cat((one_hot, columns_of(action, self._continuous)), 1) if self._continuous else one_hot
 
-    def fit(self, outputs: Tensor, action: Tensor, weight: Tensor, mask: Tensor | None) -> Fit:
-        """Compare with actions ``[N, columns]``; ``weight [N]`` is zero where a row does not count, and sums to one."""
+    def loss(self, outputs: Tensor, action: Tensor, weight: Tensor, mask: Tensor | None) -> Loss:
+        """Return how far outputs are from actions ``[N, columns]``: summed, each row times its ``weight [N]``.
+
+        Cross-entropy for choices and mean squared error for continuous actions, as in section 3 of arXiv:2106.01345.
+        """
         logits, raw = torch.split(outputs, [self._num_logits, len(self._continuous)], dim=1)
-        parts: list[Fit] = []
+        loss, said = outputs.new_zeros(()), {}
         if self._choices is not None:
-            parts.append(choice_fit(self._choices, logits, action[:, self._choices.columns], weight, mask))
+            taken = columns_of(action, self._choices.columns)
+            cross_entropy = -(self._choices.log_prob(logits, taken, mask) * weight).sum()
+            right = (self._choices.mode(logits, mask) == taken).to(weight.dtype).mean(1)
+            loss, said = loss + cross_entropy, {"cross_entropy": cross_entropy, "accuracy": (right * weight).sum()}
         if self._continuous:
-            parts.append(squared_fit(raw, action[:, self._continuous], weight))
-        metrics = {name: value for part in parts for name, value in part.metrics.items() if name != "loss"}
-        loss = torch.stack([part.metrics["loss"] for part in parts]).sum()
-        return Fit(torch.cat([part.d_outputs for part in parts], dim=1), {"loss": loss, **metrics})
+            error = raw.tanh() - columns_of(action, self._continuous)
+            squared_error = (error.square().mean(1) * weight).sum()
+            loss, said = loss + squared_error, {**said, "squared_error": squared_error}
+        return loss, said
 
-    def choose(self, outputs: Tensor, mask: Tensor | None, rng: np.random.Generator | None) -> Tensor:
-        """Return actions ``[N, columns]`` in units: the likeliest choices, or with ``rng`` drawn ones."""
+    def draws(self, rng: np.random.Generator, rows: int) -> Array:
+        """Return what ``choose`` draws by: continuous actions are not drawn."""
+        return self._choices.noise(rng, rows) if self._choices is not None else np.zeros((rows, 0), np.float32)
+
+    def choose(self, outputs: Tensor, mask: Tensor | None, noise: Tensor | None) -> Tensor:
+        """Return actions ``[N, columns]`` in units: the likeliest choices, or with noise drawn ones."""
         logits, raw = torch.split(outputs, [self._num_logits, len(self._continuous)], dim=1)
         parts: list[Tensor] = []
-        if self._choices is not None and rng is None:
+        if self._choices is not None and noise is None:
             parts.append(self._choices.mode(logits, mask))
-        elif self._choices is not None and rng is not None:
-            noise = torch.from_numpy(self._choices.noise(rng, len(outputs))).to(outputs.device)
+        elif self._choices is not None and noise is not None:
             parts.append(self._choices.sample(logits, noise, mask))
         if self._continuous:
             parts.append(raw.tanh())
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)[:, self._order]
+        return parts[0] if len(parts) == 1 else columns_of(torch.cat(parts, 1), self._order)
 
 
-def choice_fit(choices: Choices, logits: Tensor, action: Tensor, weight: Tensor, mask: Tensor | None) -> Fit:
-    """Return the cross-entropy summed over columns: d/dlogit = p - [chosen]."""
-    leaf = logits.detach().requires_grad_()
-    with torch.enable_grad():
-        loss = -(choices.log_prob(leaf, action, mask) * weight).sum()
-    (d_logits,) = torch.autograd.grad(loss, leaf)
-    loss = loss.detach()
-    right = (choices.mode(logits, mask) == action).float().mean(1)
-    return Fit(d_logits, {"loss": loss, "cross_entropy": loss, "accuracy": (right * weight).sum()})
-
-
-def squared_fit(raw: Tensor, action: Tensor, weight: Tensor) -> Fit:
-    """Return the squared error of tanh(raw), averaged over columns."""
-    found = raw.tanh()
-    error = found - action
-    loss = (error.square().mean(1) * weight).sum()
-    d_raw = error.mul_((1.0 - found.square()).mul_(weight.unsqueeze(1))).mul_(2.0 / error.shape[1])
-    return Fit(d_raw, {"loss": loss, "squared_error": loss})
+def columns_of(rows: Tensor, columns: list[int]) -> Tensor:
+    """Return some columns; a view where they are all."""
+    if columns == [*range(rows.shape[1])]:
+        return rows
+    return torch.cat([rows[:, column : column + 1] for column in columns], 1)

@@ -120,9 +120,8 @@ def _together(out: Path, contract: Path) -> Iterator[tuple[Path, Path]]:
 
 def write_policy(run: RunDir, which: str, out: Path, task: str = "") -> dict[str, Any]:
     """Write the policy of a checkpoint once it has proved equal; return its contract."""
-    from roboloop.algos.graph import onnx_model
+    from roboloop.algos.graph import ACTION, MEMORY, MEMORY_AFTER, onnx_model
     from roboloop.envs import registry
-    from roboloop.nets.graph import ACTION, MEMORY, MEMORY_AFTER
     from roboloop.run import build
 
     cfg, point, line = run.config, run.pick(which), LiveLine()
@@ -144,7 +143,7 @@ def write_policy(run: RunDir, which: str, out: Path, task: str = "") -> dict[str
         "file": {"name": out.name, "sha256": hashlib.sha256(model).hexdigest()},
         "observation": {"frame_stack": cfg.env.frame_stack, "fields": exported.fields()},
         "action": {"output": ACTION, "dtype": "float32", "columns": action_columns(env.spec)},
-        "memory": {"size": size, "input": MEMORY, "output": MEMORY_AFTER} if size else None,
+        "memory": {"size": size, "input": MEMORY, "output": MEMORY_AFTER, **exported.told} if size else None,
         "control_hz": env.spec.protocol.get("control_hz"),
         "policy": {
             "algo": cfg.algo.name, "run": str(run.path), "checkpoint_step": point.step, "version": policy.version,
@@ -182,7 +181,8 @@ class OnnxPolicy:
     def __init__(self, model: bytes) -> None:
         import onnxruntime
 
-        from roboloop.nets.graph import MEMORY
+        from roboloop.algos.graph import MEMORY, REWARD_SO_FAR
+        from roboloop.nets.transformer import GATHERED
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
@@ -191,6 +191,8 @@ class OnnxPolicy:
         self._memory = MEMORY
         memory = self._inputs.pop(MEMORY, None)
         self.memory_size: int = 0 if memory is None else memory.shape[1]
+        told = self._inputs.pop(REWARD_SO_FAR, None)
+        self._told = None if told is None else (REWARD_SO_FAR, GATHERED)
 
     def act(self, obs: Array, memory: Array, explore: bool, rng: np.random.Generator) -> Decision:
         """Return the likeliest actions, also where it should explore."""
@@ -198,8 +200,24 @@ class OnnxPolicy:
         feed = {name: np.ascontiguousarray(obs[name] if is_record else obs) for name in self._inputs}
         if self.memory_size:
             feed[self._memory] = memory
+        if self._told is not None:
+            name, column = self._told
+            feed[name] = memory[:, column]
         action, *after = self._session.run(None, feed)
         return Decision(action, after[0] if after else memory)
+
+    @property
+    def told(self) -> dict[str, str]:
+        """The input that says how much reward the episode has brought so far, where there is one."""
+        return {} if self._told is None else {"reward": self._told[0]}
+
+    def observe_reward(self, memory: Array, reward: Array) -> Array:
+        """Return the memory with more reward gathered, where the graph wants to know of it."""
+        if self._told is None:
+            return memory
+        after = memory.copy()
+        after[:, self._told[1]] += reward
+        return after
 
     def fields(self) -> list[dict[str, Any]]:
         """Return name, shape and type of each field of an observation."""

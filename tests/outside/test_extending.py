@@ -50,6 +50,23 @@ def test_the_algorithm_of_the_page_trains_shows_its_keys_and_resumes(tmp_path):
     assert (part / last).read_bytes() == (run / last).read_bytes()
 
 
+def test_the_offline_learner_of_the_page_learns_from_a_dataset_and_resumes(tmp_path):
+    (tmp_path / "my_offline.py").write_text(file_of("Your own offline learner"))
+    made = ("record", "gym/Pendulum-v1", "--random", "--episodes", "4", "--env.max-episode-steps", "40", "--out", "D")
+    assert run_there(tmp_path, *made).returncode == 0
+    words = ("train", "--algo", "my_offline:SPEC", "--dataset", "D", *SMALL[4:6], *SMALL[8:])
+    done = run_there(tmp_path, *words)
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "runs" / "default" / "Pendulum-v1" / "0"
+    rows = read_jsonl(run / "metrics.jsonl")
+    assert any(key.endswith("value_loss") for row in rows for key in row)
+    assert run_there(tmp_path, *words, "--runs-dir", "b", "--steps", "150").returncode == 0
+    part = tmp_path / "b" / "default" / "Pendulum-v1" / "0"
+    assert run_there(tmp_path, "train", "--resume", part, "--steps", "300", "--trust").returncode == 0
+    last = Path("checkpoints") / "step-000000000300" / "state.safetensors"
+    assert (part / last).read_bytes() == (run / last).read_bytes()
+
+
 def test_the_algorithm_from_rollouts_trains_also_with_memory_and_resumes(tmp_path):
     (tmp_path / "my_a2c.py").write_text(file_of("From rollouts"))
     size = ("--env", "gym/CartPole-v1", "--env.num-envs", "4", *SMALL, "--log-every-steps", "50", "--algo.hidden", "16")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from roboloop.algos.imitation.data import common_scale, scale_of
+from roboloop.algos.learner.data_scale import common_scale, scale_of
 from roboloop.core.config import override
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.data.dataset import Dataset

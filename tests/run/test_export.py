@@ -23,14 +23,14 @@ from roboloop.algos.ppo.ppo import make_ppo  # noqa: E402
 from roboloop.algos.sac.config import SACConfig  # noqa: E402
 from roboloop.algos.sac.sac import make_sac  # noqa: E402
 from roboloop.core.errors import ConfigError  # noqa: E402
-from roboloop.core.types import Array, EnvSpec, PortablePolicy  # noqa: E402
+from roboloop.core.types import Array, EnvSpec, PortablePolicy, RewardAware  # noqa: E402
 from roboloop.run.export import PARITY_LIMIT, OnnxPolicy  # noqa: E402
 from roboloop.run.rundir import RunDir  # noqa: E402
 from tests.algos import test_intention_policy as intention_policy  # noqa: E402
 from tests.algos import test_multitask_sac as multitask_sac  # noqa: E402
 from tests.algos import test_pick as pick  # noqa: E402
 from tests.algos import test_pixel_sac as pixel_sac  # noqa: E402
-from tests.algos.test_bc_heads import AUXILIARY  # noqa: E402
+from tests.algos.test_bc_heads import AUXILIARY, SET  # noqa: E402
 from tests.algos.test_bc_heads import make as make_heads  # noqa: E402
 from tests.algos.test_imitation import SMALL_BC, SMALL_DT, batches, make, random_obs  # noqa: E402
 from tests.algos.test_policy import SMALL  # noqa: E402
@@ -67,7 +67,7 @@ def varied_obs(spec: EnvSpec, lead: tuple[int, ...], rng: np.random.Generator) -
     return obs
 
 
-def assert_exported_acts_alike(policy: PortablePolicy, spec: EnvSpec, frames: int = 1) -> None:
+def assert_exported_acts_alike(policy: PortablePolicy, spec: EnvSpec, frames: int = 1, steps: int = 6) -> None:
     """Compare ours and the exported one over some steps, alone and side by side, each with its own memory."""
     model = graph.onnx_model(policy)
     onnx.checker.check_model(onnx.load_model_from_string(model), full_check=True)
@@ -76,10 +76,13 @@ def assert_exported_acts_alike(policy: PortablePolicy, spec: EnvSpec, frames: in
     seen = set()
     for rows in (1, 5):
         ours = theirs = np.zeros((rows, policy.memory_size), np.float32)
-        for _ in range(6):
+        for _ in range(steps):
             obs = varied_obs(spec, (rows, *([frames] if frames > 1 else [])), rng)
             a, b = policy.act(obs, ours, False, rng), exported.act(obs, theirs, False, rng)
             ours, theirs = a.memory, b.memory
+            if isinstance(policy, RewardAware):
+                reward = rng.normal(size=rows).astype(np.float32)
+                ours, theirs = policy.observe_reward(ours, reward), exported.observe_reward(theirs, reward)
             assert b.action.dtype == np.float32
             np.testing.assert_allclose(b.action, in_bounds(a.action, spec), rtol=1e-5, atol=1e-5)
             np.testing.assert_allclose(theirs, ours, rtol=1e-5, atol=1e-5)
@@ -147,6 +150,18 @@ def test_behaviour_cloning(spec):
     assert_exported_acts_alike(shaken(learner.policy), spec)
 
 
+@pytest.mark.parametrize("spec", [AUXILIARY, SET], ids=["auxiliary", "set"])
+def test_behaviour_cloning_with_a_head_for_each_task(spec):
+    assert_exported_acts_alike(shaken(make_heads(spec).policy), spec)
+
+
+@pytest.mark.parametrize(("spec", "heads"), [(SPEC, 2), (Anything.spec, 1)], ids=["vector", "anything"])
+def test_a_decision_transformer_with_its_cache(spec, heads):
+    """For longer than its context of 5 steps: then the oldest are overwritten."""
+    policy = make(dataclasses.replace(SMALL_DT, heads=heads), spec).policy
+    assert_exported_acts_alike(shaken(policy), spec, steps=14)
+
+
 @pytest.mark.parametrize("net", multitask_sac.NETS)
 def test_networks_for_several_tasks_act_by_the_task_that_an_observation_ends_with(net):
     cfg = dataclasses.replace(multitask_sac.NETS[net], normalize_obs=True)
@@ -185,15 +200,11 @@ def test_picks(kind):
 
 
 def test_what_cannot_be_exported_is_named():
-    with pytest.raises(ConfigError, match="Decision Transformer"):
-        graph.onnx_model(make(SMALL_DT).policy)
     with pytest.raises(ConfigError, match="UniformPolicy"):
         graph.onnx_model(UniformPolicy(SPEC))
     uniform = pick.make_pick(dataclasses.replace(pick.SMALL, pick="uniform"), pick.SPEC, seed=0)
     with pytest.raises(ConfigError, match="draws its picks cannot be exported"):
         graph.onnx_model(uniform.policy)
-    with pytest.raises(ConfigError, match="a cloned policy with heads cannot be exported"):
-        graph.onnx_model(make_heads(AUXILIARY).policy)
 
 
 @pytest.fixture
@@ -271,8 +282,7 @@ def test_bad_input_is_one_line(run, tiny, tmp_path, capsys):
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime"])
 def test_a_missing_package_names_the_extra(run, tmp_path, capsys, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
-    for name in ("roboloop.algos.graph", "roboloop.nets.graph"):  # as in a process that has not imported them yet
-        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.delitem(sys.modules, "roboloop.algos.graph", raising=False)  # as in a process that has not imported it
     assert export(run, tmp_path / "p.onnx") == 2
     assert f"export needs {package}: pip install 'roboloop[onnx]'" in capsys.readouterr().err
     assert not list(tmp_path.glob("*p.*"))

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from roboloop.algos.imitation.data import scale_of
+from roboloop.algos.learner.data_scale import scale_of
 from roboloop.core.config import override
 from roboloop.core.errors import ConfigError
 from roboloop.data.dataset import Dataset

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from roboloop.algos.limits import above_zero, at_least_one, at_most, check_convs, has_layers, not_negative
+from roboloop.algos.learner.config import DatasetConfig
+from roboloop.algos.limits import at_least_one, at_most, check_convs, has_layers
 from roboloop.algos.spec import AlgorithmSpec
-from roboloop.core.config import RESOURCE
 from roboloop.core.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class DTConfig:
+class ImitationConfig(DatasetConfig):
+    """What both have: how pictures are read."""
+
+    conv_channels: tuple[int, ...] = (32, 64, 128)
+    """Channels of the convolutions that read pictures."""
+    conv_kernels: tuple[int, ...] = (8, 4, 3)
+    """Their window sizes, in pixels."""
+    conv_strides: tuple[int, ...] = (4, 2, 2)
+    """Their strides, in pixels; where one divides the first window, pictures are read in blocks, which is faster."""
+    conv_features: int = 512
+    """Width of the layer that follows the convolutions."""
+
+    def check(self) -> None:
+        """Raise ConfigError where values are impossible or contradict each other."""
+        super().check()
+        at_least_one(self, "conv_features")
+        check_convs(self)
+
+
+@dataclass(frozen=True)
+class DTConfig(ImitationConfig):
     """Decision Transformer, arXiv:2106.01345: actions from what happened and the return that is to come."""
 
     name: Literal["dt"] = "dt"
@@ -29,34 +49,20 @@ class DTConfig:
     """Fraction of numbers dropped while learning, in steps of 1/256."""
     max_timestep: int = 4096
     """Steps of an episode that have an embedding of their own, at most; later ones share the last."""
-    conv_channels: tuple[int, ...] = (32, 64, 128)
-    """Channels of the convolutions that read pictures."""
-    conv_kernels: tuple[int, ...] = (8, 4, 3)
-    """Their window sizes, in pixels."""
-    conv_strides: tuple[int, ...] = (4, 2, 2)
-    """Their strides, in pixels; where one divides the first window, pictures are read in blocks, which is faster."""
-    conv_features: int = 512
-    """Width of the layer that follows the convolutions."""
     batch_size: int = 64
     """Windows per update."""
     lr: float = 1e-4
     """AdamW step size after the warm-up."""
-    weight_decay: float = 1e-4
-    """AdamW pull of every weight towards zero, in step sizes."""
     warmup_updates: int = 1000
     """Updates over which the step size grows linearly from zero; the paper's 10 000 are a tenth of its training."""
     max_grad_norm: float = 0.25
     """Longest gradient; 0 is not limited."""
-    shards: int = 2
-    """Parts of a batch whose gradients are summed in fixed order: part of the maths, not of the resources."""
-    processes: int = field(default=2, metadata=RESOURCE)
-    """Processes that compute shards, at most one per core: never changes a bit of the result."""
 
     def check(self) -> None:
         """Raise ConfigError where values are impossible or contradict each other."""
         at_least_one(self, "width", "layers", "heads", "max_timestep")
         at_most(self, layers=1_000, max_timestep=10**7)
-        check_imitation(self)
+        super().check()
         if not 0 <= self.dropout < 1:
             raise ConfigError(f"dropout must lie in [0, 1), not {self.dropout}")
         if self.width % self.heads:
@@ -64,7 +70,7 @@ class DTConfig:
 
 
 @dataclass(frozen=True)
-class BCConfig:
+class BCConfig(ImitationConfig):
     """Behaviour cloning: the action of each step from its observation alone."""
 
     name: Literal["bc"] = "bc"
@@ -78,46 +84,13 @@ class BCConfig:
     """Widths of the hidden layers."""
     head_hidden: tuple[int, ...] = (256,)
     """With net 'heads': widths of the hidden layers of each head; may be empty."""
-    conv_channels: tuple[int, ...] = (32, 64, 128)
-    """Channels of the convolutions that read pictures."""
-    conv_kernels: tuple[int, ...] = (8, 4, 3)
-    """Their window sizes, in pixels."""
-    conv_strides: tuple[int, ...] = (4, 2, 2)
-    """Their strides, in pixels; where one divides the first window, pictures are read in blocks, which is faster."""
-    conv_features: int = 512
-    """Width of the layer that follows the convolutions."""
-    batch_size: int = 256
-    """Windows per update."""
-    lr: float = 3e-4
-    """AdamW step size after the warm-up."""
-    weight_decay: float = 1e-4
-    """AdamW pull of every weight towards zero, in step sizes."""
-    warmup_updates: int = 0
-    """Updates over which the step size grows linearly from zero."""
-    max_grad_norm: float = 0.0
-    """Longest gradient; 0 is not limited."""
-    shards: int = 2
-    """Parts of a batch whose gradients are summed in fixed order: part of the maths, not of the resources."""
-    processes: int = field(default=2, metadata=RESOURCE)
-    """Processes that compute shards, at most one per core: never changes a bit of the result."""
 
     def check(self) -> None:
         """Raise ConfigError where values are impossible or contradict each other."""
-        check_imitation(self)
+        super().check()
         has_layers(self, "hidden")
         if self.head_hidden:
             has_layers(self, "head_hidden")
-
-
-def check_imitation(config: DTConfig | BCConfig) -> None:
-    """Refuse what neither of the two can use."""
-    at_least_one(config, "context", "batch_size", "shards", "processes", "conv_features")
-    at_most(config, context=10**6, batch_size=10**7, shards=1_000, processes=1_000)
-    above_zero(config, "lr")
-    not_negative(config, "weight_decay", "warmup_updates", "max_grad_norm")
-    check_convs(config)
-    if config.batch_size % config.shards:
-        raise ConfigError(f"batch_size {config.batch_size} does not split into {config.shards} equal shards")
 
 
 def _has_heads(config: Any) -> bool:
@@ -125,10 +98,10 @@ def _has_heads(config: Any) -> bool:
 
 
 DECISION_TRANSFORMER = AlgorithmSpec(
-    "dt", DTConfig, "dataset", "roboloop.algos.imitation.data:make_transformer",
-    "roboloop.algos.imitation.policy:load_policy", frame_stack=False,
+    "dt", DTConfig, "dataset", "roboloop.algos.imitation.transformer:make",
+    "roboloop.algos.imitation.transformer:load_policy", frame_stack=False,
 )  # fmt: skip
 CLONING = AlgorithmSpec(
-    "bc", BCConfig, "dataset", "roboloop.algos.imitation.data:make_cloning",
-    "roboloop.algos.imitation.policy:load_policy", frame_stack=False, by_task=_has_heads,
+    "bc", BCConfig, "dataset", "roboloop.algos.imitation.cloning:make",
+    "roboloop.algos.imitation.cloning:load_policy", frame_stack=False, by_task=_has_heads,
 )  # fmt: skip

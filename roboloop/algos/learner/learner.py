@@ -102,7 +102,10 @@ class Learner(nn.Module):
         raise NotImplementedError
 
     def decide(self, obs: Seen, memory: Tensor, noise: Tensor | None) -> Decided:
-        """Return actions and what else a policy says; a learner without memory writes ``act`` instead."""
+        """Return actions and what else a policy says; a learner without memory writes ``act`` instead.
+
+        ``memory [N, memory_size]`` may be overwritten, and returned.
+        """
         return Decided(self.act(obs, noise))
 
     def draws(self, rng: np.random.Generator, rows: int) -> Array:

@@ -24,6 +24,8 @@ from roboloop.nets.task_heads import places_by_group
 
 MOST_ACTS = 64
 """Numbers of rows for which the kernels of acting are kept."""
+MOST_COPIED = 2**20
+"""Numbers of memory up to which it pays to copy it for kernels that are run again."""
 RECORD_AT = 8
 """At so many calls with one number of rows its kernels are recorded, which takes as long as some hundred calls."""
 
@@ -73,12 +75,10 @@ class LearnerPolicy:
         act.obs.write(obs, rows, act.arrays, "obs", self.norm)
         if noise is not None:
             np.copyto(act.arrays["noise"], noise)
-        if self.memory_size:
-            np.copyto(act.arrays["memory"], memory)
-        said = act()
+        said = act(memory)
         action = said["action"]
         in_env = self._scale.to_env(action) if self.learner.is_bounded else self._scale.to_env_unbounded(action).copy()
-        memory = said["memory"].copy() if self.memory_size else memory
+        memory = said.get("memory", memory)
         log_prob, value = (said[name].copy() if name in said else None for name in ("log_prob", "value"))
         return Decision(in_env, memory, log_prob, value)
 
@@ -142,12 +142,17 @@ def spread(rows: Array, place: Array, count: int) -> Array:
 
 
 class Act:
-    """A learner's ``decide`` for one number of rows: on the CPU its kernels, run again."""
+    """A learner's ``decide`` for one number of rows: on the CPU its kernels, run again.
+
+    They read memory where it was copied to; where that takes longer than they save, ``decide`` is run as it is.
+    """
 
     def __init__(self, learner: Learner, rows: int, noise: Array | None, device: torch.device) -> None:
         self.obs = ObsInputs(learner.fields, learner.reads)
         inputs = {f"obs{end}": each for end, each in self.obs.arrays(rows).items()}
-        inputs["memory"] = Input((rows, learner.memory_size))
+        self._is_direct = device.type == "cpu" and rows * learner.memory_size > MOST_COPIED
+        if not self._is_direct:
+            inputs["memory"] = Input((rows, learner.memory_size))
         if noise is not None:
             inputs["noise"] = Input(noise.shape)
         arrays = Arrays(inputs)
@@ -158,21 +163,29 @@ class Act:
         self._out: dict[str, Array] = {}
         self._run, self._calls = self._eager, 0
 
-    def __call__(self) -> Mapping[str, Array]:
-        """Return what was decided by its name in ``Decided``; the next call overwrites it."""
+    def __call__(self, memory: Array) -> Mapping[str, Array]:
+        """Return what was decided by its name in ``Decided``; the next call overwrites it, but for the memory."""
+        if self._is_direct:
+            self._host["memory"] = torch.from_numpy(memory.copy())
+            self._eager()
+            return self._out
+        np.copyto(self.arrays["memory"], memory)
         self._calls += 1
         if self._calls == RECORD_AT and self._device.type == "cpu":
             with contextlib.suppress(CannotReplay):
                 self._run = Tape(self._eager).run
+            np.copyto(self.arrays["memory"], memory)  # recording has overwritten it
         self._run()
-        return self._out
+        return {name: array.copy() if name == "memory" else array for name, array in self._out.items()}
 
     @torch.no_grad()
     def _eager(self) -> None:
         given = rows_of({name: tensor.to(self._device) for name, tensor in self._host.items()})
         decided = self._learner.decide(given.obs, given.memory, getattr(given, "noise", None))
         for name, value in zip(Decided._fields, decided, strict=True):
-            if value is not None:
+            if value is self._host["memory"] or (value is not None and self._is_direct):
+                self._out[name] = value.numpy()
+            elif value is not None:
                 if name not in self._said:
                     self._said[name] = torch.zeros(value.shape)
                     self._out[name] = self._said[name].numpy()

@@ -43,7 +43,13 @@ class Trainer:
     """Owns a learner's modules; who uses it says what they are given, and which steps are due."""
 
     def __init__(
-        self, learner: Learner, rows: int, inputs: Mapping[str, Input], device: str, norm: Normalizer | None = None
+        self,
+        learner: Learner,
+        rows: int,
+        inputs: Mapping[str, Input],
+        device: str,
+        norm: Normalizer | None = None,
+        policy: type[LearnerPolicy] = LearnerPolicy,
     ) -> None:
         """Lay out the memory for shards of so many rows; ``norm`` scales vectors of observations."""
         cfg = learner.cfg
@@ -60,7 +66,7 @@ class Trainer:
         self.arrays = {**self._given.arrays, **self._staged.arrays}
         self._noise = [array for name, array in self._given.arrays.items() if name.startswith("noise/")]
         self.norm: Normalizer = Identity() if norm is None else norm
-        self.policy = LearnerPolicy(learner, self.norm, self.views)
+        self.policy = policy(learner, self.norm, self.views)
 
     def put(self, name: str, values: Array | np.float32) -> None:
         """Write an input."""

@@ -87,8 +87,8 @@ class SACConfig(SACSettings):
     name: Literal["sac"] = "sac"
     """Which algorithm this section configures."""
     net: str = "mlp"
-    """Network of actor and critics, from pictures behind their trunks: 'mlp', 'residual', or your own as module:attr, ``(inputs, outputs, config) ->
-    nn.Module``."""
+    """Network of actor and critics, behind their trunks where there are pictures: 'mlp', 'residual', or your own as
+    module:attr, ``(inputs, outputs, config) -> nn.Module``."""
     conv_channels: tuple[int, ...] = (32, 32, 32)
     """Channels of the convolutions that read pictures; actor and critics share them, and the critics train them."""
     conv_kernels: tuple[int, ...] = (4, 3, 3)
