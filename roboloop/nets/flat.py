@@ -14,8 +14,6 @@ Views: TypeAlias = dict[str, Tensor]
 
 ALIGN = 16
 """Floats per 64-byte cache line: views start on one, since BLAS results may depend on alignment."""
-BYTES = 4
-"""Per float32."""
 
 
 def aligned(size: int) -> int:
@@ -64,17 +62,7 @@ def restore(views: Views, saved: Mapping[str, Any], name: str) -> None:
         view.copy_(value)
 
 
-def prefixed(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """Return the shapes under ``prefix.name``."""
-    return {f"{prefix}.{name}": shape for name, shape in shapes.items()}
-
-
 def under(prefix: str, views: Views) -> Views:
     """Return the views whose names start with ``prefix.``, without it."""
     cut = len(prefix) + 1
     return {name[cut:]: view for name, view in views.items() if name.startswith(prefix + ".")}
-
-
-def bytes_of(floats: Tensor, rows: int, width: int) -> Tensor:
-    """Return memory of floats as rows of bytes."""
-    return floats.view(torch.uint8)[: rows * width].view(rows, width)

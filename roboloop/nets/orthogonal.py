@@ -5,12 +5,7 @@ from __future__ import annotations
 import math
 from typing import TypeVar
 
-import numpy as np
-import torch
 from torch import Tensor, nn
-
-from roboloop.nets.flat import Views
-from roboloop.nets.layers import as_in_out
 
 T = TypeVar("T", Tensor, nn.Linear)
 
@@ -30,21 +25,3 @@ def orthogonal(what: T, gain: float) -> T:
     else:
         nn.init.orthogonal_(what, gain)
     return what
-
-
-def fill_orthogonal(in_out: Tensor, gain: float, rng: np.random.Generator) -> None:
-    """Fill a matrix ``[in, out]`` with ``gain`` times orthonormal rows or columns, whichever are fewer."""
-    rows, columns = in_out.shape
-    q, r = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))
-    q = q * np.sign(np.diag(r))  # makes the factorisation unique, and the draw uniform
-    in_out.copy_(torch.from_numpy((gain * (q if rows >= columns else q.T)).astype(np.float32)))
-
-
-def fill_layers(weights: Views, gains: list[float], rng: np.random.Generator) -> None:
-    """Fill the layers of an MLP, one gain each, with zero biases and identity norms."""
-    for i, gain in enumerate(gains):
-        bias = weights[f"linear{i}.bias"].zero_()
-        fill_orthogonal(as_in_out(weights[f"linear{i}.weight"], bias), gain, rng)
-        if f"norm{i}.gain" in weights:
-            weights[f"norm{i}.gain"].fill_(1.0)
-            weights[f"norm{i}.bias"].zero_()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -11,10 +9,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from roboloop.core.errors import ConfigError
-from roboloop.nets import conv
-from roboloop.nets.conv import ConvEncoder, ConvNet, ConvSpec
-from roboloop.nets.flat import Layout, Views
-from roboloop.nets.layers import as_in_out
+from roboloop.nets.conv import ConvNet, ConvSpec
+from roboloop.nets.flat import Views
 
 SPECS = [
     ConvSpec((3, 20, 28), (6, 5), (8, 3), (4, 1), 7, "elu"),  # blocks of 4
@@ -25,17 +21,7 @@ SPECS = [
 ACTIVATIONS = {"elu": functional.elu, "tanh": torch.tanh, "relu": functional.relu}
 
 
-def make(spec: ConvSpec) -> tuple[Views, Views]:
-    layout = Layout(spec.shapes())
-    weights, grads = layout.views(layout.zeros()), layout.views(torch.full((layout.size,), math.nan))
-    spec.initialise(weights, np.random.default_rng(0))
-    for name, view in weights.items():
-        if name.endswith("bias"):
-            view.normal_()
-    return weights, grads
-
-
-def by_autograd(spec: ConvSpec, weights: Views, pixels: Tensor, norm: Tensor) -> Tensor:
+def by_formula(spec: ConvSpec, weights: Views, pixels: Tensor, norm: Tensor) -> Tensor:
     """Return what the encoder should compute, from plain pictures and plain convolutions."""
     act, side = ACTIVATIONS[spec.activation], spec.block
     x = (pixels - norm[0].view(-1, 1, 1)) * norm[1].view(-1, 1, 1)
@@ -49,31 +35,7 @@ def by_autograd(spec: ConvSpec, weights: Views, pixels: Tensor, norm: Tensor) ->
             weight = weight.permute(0, 3, 1, 2)
         x = act(functional.conv2d(x, weight, weights[f"conv{i}.bias"], stride))
     x = x.permute(0, 2, 3, 1).flatten(1)
-    return act(x @ as_in_out(weights["full.weight"], weights["full.bias"]) + weights["full.bias"])
-
-
-@pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.parametrize("rows", [3, 21])
-def test_encoder_equals_autograd_in_features_and_gradients(
-    spec: ConvSpec, rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(conv, "PART_ROWS", 8)  # several parts, and a last one that is not full
-    weights, grads = make(spec)
-    pixels = np.random.default_rng(1).integers(0, 256, (rows, *spec.picture), dtype=np.uint8)
-    norm = torch.stack((torch.full((spec.picture[0],), 90.0), torch.linspace(0.01, 0.02, spec.picture[0])))
-    blocks = np.empty((rows, spec.block_bytes), np.uint8)
-    spec.to_blocks(pixels, blocks)
-    leaves = {name: view.clone().requires_grad_() for name, view in weights.items()}
-    wanted = by_autograd(spec, leaves, torch.from_numpy(pixels).float(), norm)
-    learned, dy = rows - 1, torch.randn(rows - 1, spec.features)
-    torch.autograd.backward(wanted[:learned], dy)
-    encoder = ConvEncoder(spec, weights, grads, norm, rows)
-    torch.testing.assert_close(encoder.forward(torch.from_numpy(blocks)), wanted.detach(), atol=1e-4, rtol=1e-4)
-    encoder.backward(dy.clone())
-    for name, leaf in leaves.items():
-        torch.testing.assert_close(
-            grads[name], leaf.grad, atol=2e-4, rtol=1e-3, msg=lambda m, name=name: f"{name}: {m}"
-        )
+    return act(x @ weights["full.weight"] + weights["full.bias"])
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -93,7 +55,7 @@ def test_blocks_give_what_plain_convolutions_over_normalised_pixels_give(spec: C
     leaves = {f"conv{i}.weight": w.detach().clone().requires_grad_() for i, w in enumerate(net.weights)}
     leaves |= {f"conv{i}.bias": b.detach().clone().requires_grad_() for i, b in enumerate(net.biases)}
     full = {"full.weight": net.full.weight.detach().t(), "full.bias": net.full.bias.detach()}
-    wanted = by_autograd(spec, leaves | full, pixels.float(), net.pixel_norm)
+    wanted = by_formula(spec, leaves | full, pixels.float(), net.pixel_norm)
     torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
     torch.autograd.backward(wanted, dy)
     for i, (weight, bias) in enumerate(zip(net.weights, net.biases, strict=True)):
@@ -113,4 +75,4 @@ def test_blocks_are_read_from_fields_of_records() -> None:
 
 def test_pictures_that_are_too_small_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"96x96x3 .* too small"):
-        ConvSpec((96, 96, 3), (32, 64), (8, 4), (4, 2), 512, "elu").shapes()
+        ConvSpec((96, 96, 3), (32, 64), (8, 4), (4, 2), 512, "elu").layers()
