@@ -69,7 +69,7 @@ def make_policy(case: str, spec: EnvSpec) -> Any:
     from roboloop.algos.ppo.config import PPOConfig
     from roboloop.algos.ppo.ppo import make_ppo
     from roboloop.algos.sac.config import SACConfig
-    from roboloop.algos.sac.sac import make_sac
+    from roboloop.algos.sac.setup import make_sac
 
     if case in HEAD_CASES:
         rows = 2 * HEAD_CASES[case]
@@ -141,7 +141,7 @@ def learning(case: str, updates: int, processes: int) -> dict[str, float]:
     import numpy as np
 
     from roboloop.algos.sac.config import SACConfig
-    from roboloop.algos.sac.sac import make_sac
+    from roboloop.algos.sac.setup import make_sac
     from roboloop.core.types import Batch
     from roboloop.run.plan import replay_bytes
 

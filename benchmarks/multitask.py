@@ -32,7 +32,7 @@ def make_updates(net: str, num_tasks: int, rows: int, threads: int) -> Run:
     from roboloop.algos.mtsac.config import MTSACConfig
     from roboloop.algos.mtsac.mtsac import make_mtsac
     from roboloop.algos.sac.config import SACConfig
-    from roboloop.algos.sac.sac import make_sac
+    from roboloop.algos.sac.setup import make_sac
     from roboloop.core.types import Batch, EnvSpec
 
     is_set = num_tasks > 1

@@ -51,7 +51,7 @@ def make_ours(batch_size: int, threads: int, net: str) -> Run:
     import numpy as np
 
     from roboloop.algos.sac.config import SACConfig
-    from roboloop.algos.sac.sac import make_sac
+    from roboloop.algos.sac.setup import make_sac
     from roboloop.core.types import Batch, EnvSpec
     from roboloop.data.shifts import shift
 

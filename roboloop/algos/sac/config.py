@@ -114,4 +114,6 @@ class SACConfig(SACSettings):
         not_negative(self, "shift_px")
 
 
-SPEC = AlgorithmSpec("sac", SACConfig, "replay", "roboloop.algos.sac.sac:make", "roboloop.algos.sac.sac:load_policy")
+SPEC = AlgorithmSpec(
+    "sac", SACConfig, "replay", "roboloop.algos.sac.setup:make", "roboloop.algos.sac.setup:load_policy"
+)
