@@ -52,7 +52,7 @@ def by_hand(algo: DatasetLearner, obs: Array, task: int) -> Array:
     for i in range(3):
         weight, bias = weights[f"net.layers.{2 * i}.weight"], weights[f"net.layers.{2 * i}.bias"]
         if i > 0:
-            weight, bias = weight[task], bias[task]
+            weight, bias = weight[task].mT, bias[task]
         x = x @ weight.mT + bias
         x = x.relu() if i < 2 else x.tanh()
     return x.numpy() * np.array([1.0, 2.0])
