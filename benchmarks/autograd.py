@@ -1,6 +1,6 @@
-"""Updates per second of the same losses: backward passes by hand, autograd, and autograd's kernels run again.
+"""Updates per second of the same losses: autograd, and autograd's kernels run again.
 
-All three do whole updates on ready batches, with the same shards, optimiser and memory. Contenders live in processes of
+Both do whole updates on ready batches, with the same shards, optimiser and memory. Contenders live in processes of
 their own and are timed in turn.
 """
 
@@ -22,25 +22,21 @@ WORK: dict[str, tuple[dict[str, Any], int]] = {
     "SAC 400x400x400": ({"hidden": (400, 400, 400)}, 1280),
     "SAC residual 256x256": ({"hidden": (256, 256), "net": "residual"}, 256),
 }
-REPLAYED, AUTOGRAD, BY_HAND = NAMES = ("replayed", "autograd", "by hand")
+REPLAYED, AUTOGRAD = NAMES = ("replayed", "autograd")
 
 
 def make(name: str, work: str, threads: int) -> Run:
-    """Return updates of one of the three."""
+    """Return updates of one of both."""
     import numpy as np
 
-    from roboloop.algos.mtsac.mtsac import MultiTaskSAC
     from roboloop.algos.sac.config import SACConfig
-    from roboloop.algos.sac.sac import make_sac
+    from roboloop.algos.sac.setup import make_sac
     from roboloop.core.types import Batch, EnvSpec
 
     spec = EnvSpec((OBS_DIM,), np.dtype(np.float32), (-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM, 500)
     settings, rows = WORK[work]
     cfg = SACConfig(batch_size=rows, processes=threads, **settings)
-    if name == BY_HAND:
-        sac: Any = MultiTaskSAC(cfg, spec, 1, seed=0)
-    else:
-        sac = make_sac(dataclasses.replace(cfg, replay_kernels=name == REPLAYED), spec, 1, seed=0)
+    sac = make_sac(dataclasses.replace(cfg, replay_kernels=name == REPLAYED), spec, 1, seed=0)
     raw = numpy_batches(rows)
     batches = itertools.cycle([Batch(o, a, r, n, (0.99 * (1 - d)).astype("float32")) for o, a, r, n, d in raw])
     sac.update(next(batches))
@@ -70,8 +66,7 @@ def main(argv: list[str] | None = None) -> None:
     blocks, block_s = (5, 0.3) if args.quick else (args.blocks, args.block_s)
     results = []
     for threads, work in itertools.product(args.threads, [*WORK][:1] if args.quick else WORK):
-        names = [REPLAYED, AUTOGRAD, *[BY_HAND] * ("net" not in WORK[work][0])]
-        made = [Contender(name, __file__, [name, work, str(threads)], threads, False) for name in names]
+        made = [Contender(name, __file__, [name, work, str(threads)], threads, False) for name in NAMES]
         rates = interleave(made, blocks, block_s)
         ratio = {name: median_ratio(rates[REPLAYED], values) for name, values in rates.items()}
         results.append({"threads": threads, "work": work, "median": medians(rates), "ratio": ratio, "blocks": rates})

@@ -65,16 +65,16 @@ def spec_of(case: str) -> EnvSpec:
 def make_policy(case: str, spec: EnvSpec) -> Any:
     """Return a policy with its first weights."""
     from roboloop.algos.mtsac.config import MTSACConfig
-    from roboloop.algos.mtsac.mtsac import MultiTaskSAC
+    from roboloop.algos.mtsac.mtsac import make_mtsac
     from roboloop.algos.ppo.config import PPOConfig
     from roboloop.algos.ppo.ppo import make_ppo
     from roboloop.algos.sac.config import SACConfig
-    from roboloop.algos.sac.sac import make_sac
+    from roboloop.algos.sac.setup import make_sac
 
     if case in HEAD_CASES:
         rows = 2 * HEAD_CASES[case]
         heads = MTSACConfig(hidden=(256, 256), head_hidden=(), batch_size=rows, normalize_obs=True, processes=1)
-        return MultiTaskSAC(heads, spec, frame_stack=1, seed=0).policy.snapshot()
+        return make_mtsac(heads, spec, frame_stack=1, seed=0).policy.snapshot()
     if case in SAC_CASES:
         cfg = SACConfig(hidden=WIDTHS[SAC_CASES[case][0]], batch_size=2, normalize_obs=True, processes=1)
         sac = make_sac(cfg, spec, frame_stack=1, seed=0)
@@ -141,7 +141,7 @@ def learning(case: str, updates: int, processes: int) -> dict[str, float]:
     import numpy as np
 
     from roboloop.algos.sac.config import SACConfig
-    from roboloop.algos.sac.sac import make_sac
+    from roboloop.algos.sac.setup import make_sac
     from roboloop.core.types import Batch
     from roboloop.run.plan import replay_bytes
 

@@ -30,8 +30,9 @@ def make_updates(net: str, num_tasks: int, rows: int, threads: int) -> Run:
     import numpy as np
 
     from roboloop.algos.mtsac.config import MTSACConfig
-    from roboloop.algos.mtsac.mtsac import MultiTaskSAC
-    from roboloop.algos.sac.config import SACConfig, SACSettings
+    from roboloop.algos.mtsac.mtsac import make_mtsac
+    from roboloop.algos.sac.config import SACConfig
+    from roboloop.algos.sac.setup import make_sac
     from roboloop.core.types import Batch, EnvSpec
 
     is_set = num_tasks > 1
@@ -40,16 +41,17 @@ def make_updates(net: str, num_tasks: int, rows: int, threads: int) -> Run:
         (obs_dim,), np.dtype(np.float32), (-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM, 500,
         tasks=tuple(f"task{k}" for k in range(num_tasks)) if is_set else (), one_task_each=is_set,
     )  # fmt: skip
-    cfg: SACSettings
     if is_set:
         hidden = (*HIDDEN, *HEAD_HIDDEN) if net == "plain" else HIDDEN
-        cfg = MTSACConfig(
+        several = MTSACConfig(
             net=net,  # type: ignore[arg-type]
             hidden=hidden, head_hidden=HEAD_HIDDEN, batch_size=rows, shards=SHARDS, processes=threads,
         )  # fmt: skip
+        sac = make_mtsac(several, spec, frame_stack=1, seed=0)
     else:
         cfg = SACConfig(hidden=(*HIDDEN, *HEAD_HIDDEN), batch_size=rows, shards=SHARDS, processes=threads)
-    sac, rng = MultiTaskSAC(cfg, spec, frame_stack=1, seed=0), np.random.default_rng(0)
+        sac = make_sac(cfg, spec, frame_stack=1, seed=0)
+    rng = np.random.default_rng(0)
 
     def seen() -> Any:
         obs = rng.standard_normal((rows, obs_dim), dtype=np.float32)

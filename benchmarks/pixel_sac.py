@@ -50,8 +50,8 @@ def make_ours(batch_size: int, threads: int, net: str) -> Run:
     """Our SAC with one process per thread, and the replay's shifts."""
     import numpy as np
 
-    from roboloop.algos.mtsac.mtsac import MultiTaskSAC
     from roboloop.algos.sac.config import SACConfig
+    from roboloop.algos.sac.setup import make_sac
     from roboloop.core.types import Batch, EnvSpec
     from roboloop.data.shifts import shift
 
@@ -62,7 +62,7 @@ def make_ours(batch_size: int, threads: int, net: str) -> Run:
         hidden=HIDDEN, batch_size=batch_size, processes=threads, conv_channels=(CHANNELS,) * len(kernels),
         conv_kernels=kernels, conv_strides=strides, feature_dim=FEATURE_DIM,
     )  # fmt: skip
-    sac = MultiTaskSAC(cfg, spec, FRAMES, seed=0)
+    sac = make_sac(cfg, spec, FRAMES, seed=0)
     raw = numpy_batches(batch_size)
     batches = itertools.cycle([Batch(o, a, r, n, (0.99 * (1 - d)).astype("float32")) for o, a, r, n, d in raw])
     rng, obs, next_obs = np.random.default_rng(0), np.empty_like(raw[0][0]), np.empty_like(raw[0][0])

@@ -47,7 +47,7 @@ def make_ours(hidden: tuple[int, ...], batch_size: int, threads: int) -> Run:
     import numpy as np
 
     from roboloop.algos.sac.config import SACConfig
-    from roboloop.algos.sac.sac import make_sac
+    from roboloop.algos.sac.setup import make_sac
     from roboloop.core.types import Batch, EnvSpec
 
     spec = EnvSpec((OBS_DIM,), np.dtype(np.float32), (-1.0,) * ACTION_DIM, (1.0,) * ACTION_DIM, 500)

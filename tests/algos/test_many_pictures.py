@@ -15,7 +15,7 @@ from roboloop.algos.policy import UniformPolicy
 from roboloop.algos.ppo.config import PPOConfig
 from roboloop.algos.ppo.ppo import PPO
 from roboloop.algos.sac.config import SACConfig
-from roboloop.algos.sac.sac import make_sac
+from roboloop.algos.sac.setup import make_sac
 from roboloop.core.blueprint import build_policy
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, Batch, BatchSpec, EnvSpec

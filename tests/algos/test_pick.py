@@ -20,7 +20,7 @@ from roboloop.algos.pick.pick import OffersPicks, Placing, make_pick
 from roboloop.algos.pick.picks import PickLayout
 from roboloop.algos.pick.policy import RandomPicks
 from roboloop.algos.sac.config import SACConfig
-from roboloop.algos.sac.sac import make_sac
+from roboloop.algos.sac.setup import make_sac
 from roboloop.core.blueprint import build_policy
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, Batch, EnvSpec, PortablePolicy

@@ -19,7 +19,7 @@ from roboloop.algos.mtsac.config import MTSACConfig
 from roboloop.algos.mtsac.mtsac import make_mtsac
 from roboloop.algos.policy import UniformPolicy
 from roboloop.algos.sac.config import SACConfig
-from roboloop.algos.sac.sac import make_sac
+from roboloop.algos.sac.setup import make_sac
 from roboloop.core.blueprint import build_policy
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, Batch, EnvSpec

@@ -15,7 +15,7 @@ from roboloop.algos.policy import UniformPolicy
 from roboloop.algos.ppo.config import PPOConfig
 from roboloop.algos.ppo.ppo import PPO, make_ppo
 from roboloop.algos.sac.config import SACConfig
-from roboloop.algos.sac.sac import make_sac
+from roboloop.algos.sac.setup import make_sac
 from roboloop.core.state import spec_from_data, spec_to_data
 from roboloop.core.types import Decision, EnvSpec, PortablePolicy
 from tests.algos.learners import saved_policy

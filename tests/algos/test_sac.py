@@ -17,7 +17,8 @@ from roboloop.algos.learner.shards import stretch
 from roboloop.algos.learner.trainer import phases_of
 from roboloop.algos.policy import UniformPolicy
 from roboloop.algos.sac.config import SACConfig
-from roboloop.algos.sac.sac import SAC, make_sac
+from roboloop.algos.sac.sac import SAC
+from roboloop.algos.sac.setup import make_sac
 from roboloop.core.errors import ConfigError, DataError
 from roboloop.core.types import Array, Batch, EnvSpec, Policy, State
 from roboloop.nets.modules import tanh_gaussian

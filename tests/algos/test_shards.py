@@ -16,7 +16,7 @@ import pytest
 
 from roboloop.algos.learner.shards import HelperDied, usable_processes
 from roboloop.algos.sac.config import SACConfig
-from roboloop.algos.sac.sac import make_sac
+from roboloop.algos.sac.setup import make_sac
 from tests.algos.test_sac import SPEC, assert_same_bits, batches
 
 CFG = SACConfig(hidden=(48, 48), batch_size=32, processes=2)

@@ -14,7 +14,7 @@ from roboloop.algos.learner import shards
 from roboloop.algos.learner.shards import HelperDied, ShardPool
 from roboloop.algos.learner.undo import Undo
 from roboloop.algos.mtsac.mtsac import make_mtsac
-from roboloop.algos.sac.sac import make_sac
+from roboloop.algos.sac.setup import make_sac
 from roboloop.core.types import Algorithm, Metrics
 from tests.algos import (
     test_imitation,

@@ -4,7 +4,7 @@ import pytest
 
 from roboloop.algos.policy import UniformPolicy
 from roboloop.algos.sac.config import SACConfig
-from roboloop.algos.sac.sac import make_sac
+from roboloop.algos.sac.setup import make_sac
 from roboloop.data.replay import Replay
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.registry import make

@@ -6,7 +6,7 @@ from roboloop.algos.mtsac.config import MTSACConfig
 from roboloop.algos.mtsac.mtsac import make_mtsac
 from roboloop.algos.policy import UniformPolicy
 from roboloop.algos.sac.config import SACConfig
-from roboloop.algos.sac.sac import make_sac
+from roboloop.algos.sac.setup import make_sac
 from roboloop.data.replay import Replay
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.registry import make

@@ -24,7 +24,7 @@ from roboloop.algos.policy import UniformPolicy, in_bounds  # noqa: E402
 from roboloop.algos.ppo.config import PPOConfig  # noqa: E402
 from roboloop.algos.ppo.ppo import make_ppo  # noqa: E402
 from roboloop.algos.sac.config import SACConfig  # noqa: E402
-from roboloop.algos.sac.sac import make_sac  # noqa: E402
+from roboloop.algos.sac.setup import make_sac  # noqa: E402
 from roboloop.core.errors import ConfigError  # noqa: E402
 from roboloop.core.types import Array, EnvSpec, PortablePolicy, RewardAware  # noqa: E402
 from roboloop.run.export import PARITY_LIMIT, OnnxPolicy  # noqa: E402

@@ -23,7 +23,7 @@ from roboloop.algos.learner.replay_learner import ReplayLearner
 from roboloop.algos.mtsac.config import MTSACConfig
 from roboloop.algos.mtsac.mtsac import MultiTaskSAC
 from roboloop.algos.mtsac.multitask import reward_view
-from roboloop.algos.sac.sac import make_sac
+from roboloop.algos.sac.setup import make_sac
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, Batch, BatchSpec, EnvSpec, Metrics, Rollout, State
 from roboloop.data.experts import ExpertBuffer

@@ -56,7 +56,7 @@ class SACSettings:
     reward_scale: float = 1.0
     """Rewards are multiplied by this before learning."""
     max_grad_norm: float = 0.0
-    """Longest gradient of the actor, and of all critics; 0 is not limited."""
+    """Longest gradient of the actor, of all critics, and of convolutions; 0 is not limited."""
     num_critics: int = 2
     """Critics whose minimum is trusted."""
     shards: int = 2
@@ -87,8 +87,8 @@ class SACConfig(SACSettings):
     name: Literal["sac"] = "sac"
     """Which algorithm this section configures."""
     net: str = "mlp"
-    """Network of actor and critics: 'mlp', 'residual', or your own as module:attr, ``(inputs, outputs, config) ->
-    nn.Module``."""
+    """Network of actor and critics, behind their trunks where there are pictures: 'mlp', 'residual', or your own as
+    module:attr, ``(inputs, outputs, config) -> nn.Module``."""
     conv_channels: tuple[int, ...] = (32, 32, 32)
     """Channels of the convolutions that read pictures; actor and critics share them, and the critics train them."""
     conv_kernels: tuple[int, ...] = (4, 3, 3)
@@ -114,4 +114,6 @@ class SACConfig(SACSettings):
         not_negative(self, "shift_px")
 
 
-SPEC = AlgorithmSpec("sac", SACConfig, "replay", "roboloop.algos.sac.sac:make", "roboloop.algos.sac.sac:load_policy")
+SPEC = AlgorithmSpec(
+    "sac", SACConfig, "replay", "roboloop.algos.sac.setup:make", "roboloop.algos.sac.setup:load_policy"
+)

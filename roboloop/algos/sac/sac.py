@@ -10,13 +10,8 @@ from torch import Tensor, nn
 from roboloop.algos.learner.adam import Adam
 from roboloop.algos.learner.inputs import Rows
 from roboloop.algos.learner.learner import Learner, Loss, Seen, Step, target_of
-from roboloop.algos.learner.policy import LearnerPolicy
-from roboloop.algos.learner.replay_learner import ReplayLearner
 from roboloop.algos.sac.config import SACSettings
-from roboloop.algos.spec import Setup
-from roboloop.core.types import EnvSpec, State
 from roboloop.nets.modules import Ensemble, make_net, tanh_gaussian
-from roboloop.nets.observations import Fields
 
 
 class SAC(Learner):
@@ -103,28 +98,3 @@ class SAC(Learner):
     def act(self, obs: Seen, noise: Tensor | None) -> Tensor:
         """Return drawn actions, or tanh(mean)."""
         return self.draw(obs, noise)[0]
-
-
-def learner_of(spec: EnvSpec, frame_stack: int) -> type[SAC]:
-    """Return the class that learns from such observations."""
-    if Fields.of(spec, frame_stack).pictures:
-        from roboloop.algos.sac.pixels import PixelSAC
-
-        return PixelSAC
-    return SAC
-
-
-def make_sac(cfg: SACSettings, spec: EnvSpec, frame_stack: int, seed: int, device: str = "cpu") -> ReplayLearner:
-    """Return SAC, from vectors or from pictures."""
-    return ReplayLearner(learner_of(spec, frame_stack), cfg, spec, frame_stack, seed, device)
-
-
-def make(setup: Setup) -> ReplayLearner:
-    """Return SAC for a run."""
-    return make_sac(setup.config, setup.spec, setup.frame_stack, setup.seed, setup.device)
-
-
-def load_policy(setup: Setup, state: State) -> LearnerPolicy:
-    """Return the policy of a saved state."""
-    learner = learner_of(setup.spec, setup.frame_stack)(setup.config, setup.spec, setup.frame_stack)
-    return LearnerPolicy.from_state(learner, state)
