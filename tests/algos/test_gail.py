@@ -103,7 +103,7 @@ def test_the_clock_is_bootstrapped_through_and_the_end_of_the_world_is_paid_for_
     algo.update(rollout)
     obs, action = rollout.obs[:-1, 0], rollout.action[:, 0]
     plain = disc.rewards(obs, action, np.zeros(4, bool))[0]
-    after = float(disc._after()[0])
+    after = float(disc._after()[0].detach())
     wanted = plain + np.array([0, 0, 1, 0]) * after * GAMMA / (1 - GAMMA)  # paid by what has just been learned
     np.testing.assert_allclose(rl.rollout.reward[:, 0], wanted, rtol=1e-5)
     found = gae(rl.rollout.reward, rl.rollout.value, ends_of(rl.rollout), GAMMA, 0.0)
