@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import warnings
 
@@ -122,6 +123,8 @@ class ExportedPolicy(nn.Module):
 
 def _drawn_by_torch(policy: ExportedPolicy) -> bytes:
     """Return the graph that torch's exporter draws."""
+    for package in ("onnx", "onnxscript"):  # torch would hide which of them is missing
+        importlib.import_module(package)
     examples, batch = policy.examples(), torch.export.Dim(BATCH)
     outputs = [ACTION, *[MEMORY_AFTER] * bool(policy.learner.memory_size)]
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of packages that it could also export

@@ -60,9 +60,3 @@ def restore(views: Views, saved: Mapping[str, Any], name: str) -> None:
             shapes = f"{tuple(value.shape)}, this network needs {tuple(view.shape)}"
             raise DataError(f"saved {name}/{leaf} has shape {shapes}: was the network or the environment changed?")
         view.copy_(value)
-
-
-def under(prefix: str, views: Views) -> Views:
-    """Return the views whose names start with ``prefix.``, without it."""
-    cut = len(prefix) + 1
-    return {name[cut:]: view for name, view in views.items() if name.startswith(prefix + ".")}

@@ -51,9 +51,8 @@ def by_hand(algo: DatasetLearner, obs: Array, task: int) -> Array:
     x = (torch.from_numpy(obs) - shift) * scale
     for i in range(3):
         weight, bias = weights[f"net.layers.{2 * i}.weight"], weights[f"net.layers.{2 * i}.bias"]
-        if i > 0:
-            weight, bias = weight[task].mT, bias[task]
-        x = x @ weight.mT + bias
+        weight, bias = (weight.mT, bias) if i == 0 else (weight[task], bias[task])
+        x = x @ weight + bias
         x = x.relu() if i < 2 else x.tanh()
     return x.numpy() * np.array([1.0, 2.0])
 

@@ -23,7 +23,7 @@ from roboloop.algos.sac.setup import make_sac
 from roboloop.core.blueprint import build_policy
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import Array, Batch, EnvSpec
-from roboloop.nets.flat import Views, clone, under
+from roboloop.nets.flat import Views, clone
 from tests.algos.learners import doubles, gradients, noise, saved_policy
 
 PICTURE = (3, 20, 17)
@@ -35,6 +35,12 @@ SMALL = SACConfig(
     hidden=(24, 16), batch_size=16, processes=1, conv_channels=(6, 5), conv_kernels=(4, 3), conv_strides=(2, 2),
     feature_dim=7,
 )  # fmt: skip
+
+
+def under(prefix: str, views: Views) -> Views:
+    """Return the views whose names start with ``prefix.``, without it."""
+    cut = len(prefix) + 1
+    return {name[cut:]: view for name, view in views.items() if name.startswith(prefix + ".")}
 
 
 def random_obs(rng: np.random.Generator, spec: EnvSpec, lead: tuple[int, ...]) -> Array:

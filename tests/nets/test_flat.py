@@ -1,4 +1,4 @@
-"""Named tensors in one flat vector, and how weights begin."""
+"""Many tensors in one vector, and how first weights are drawn."""
 
 from __future__ import annotations
 
