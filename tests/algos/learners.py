@@ -50,3 +50,8 @@ def saved_learner(algo: ReplayLearner) -> Any:
     made = type(learner)(learner.cfg, learner.spec, learner.frame_stack)
     made.load_state_dict({name: view.clone() for name, view in algo.trainer.views.items()})
     return made
+
+
+def under(prefix: str, views: Views) -> Views:
+    """Return the views whose names start with ``prefix.``, without it."""
+    return {name.removeprefix(f"{prefix}."): view for name, view in views.items() if name.startswith(f"{prefix}.")}

@@ -1,6 +1,7 @@
 """Learners update, act, save and resume on a device that is not the CPU, with the CPU's numbers."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -9,11 +10,18 @@ from outside.crossq import CrossQ, CrossQConfig
 from outside.td3 import TD3, TD3Config
 from outside.tqc import TQC, TQCConfig
 
+from roboloop.algos.guided.example_sac import ExampleSAC, ExampleSACConfig
 from roboloop.algos.learner.replay_learner import ReplayLearner
+from roboloop.algos.mtsac.mtsac import MultiTaskSAC
+from roboloop.algos.pick import pick as picking
 from roboloop.algos.ppo.config import PPOConfig
 from roboloop.algos.ppo.ppo import make_ppo
 from roboloop.algos.sac.config import SACConfig
+from roboloop.algos.sac.pixels import PixelSAC
 from roboloop.algos.sac.sac import SAC
+from tests.algos import test_multitask_sac as multitask
+from tests.algos import test_pick as pick
+from tests.algos import test_pixel_sac as pixel_sac
 from tests.algos.toys import Anything, Player
 from tests.learner.standin import DEVICE, standin
 from tests.learner.toys import SPEC, Toy, ToyConfig, batch_of, numbers
@@ -29,21 +37,50 @@ LEARNERS = {
 }
 
 
+MULTI = dataclasses.replace(multitask.SMALL, shards=1)
+PIXELS = dataclasses.replace(pixel_sac.SMALL, shards=1)
+PICKS = dataclasses.replace(pick.SMALL, sac=dataclasses.replace(pick.SAC_SMALL, shards=1))
+SEEN = pick.SEEN
+SAC_FAMILY = {
+    "heads": (MultiTaskSAC, MULTI, multitask.SPEC, multitask.batches()),
+    "soft": (MultiTaskSAC, dataclasses.replace(MULTI, net="soft"), multitask.SPEC, multitask.batches()),
+    "examples": (
+        ExampleSAC, ExampleSACConfig(**vars(MULTI), num_examples=4, penalty=10.0), multitask.SPEC, multitask.batches()
+    ),
+    "pixels": (PixelSAC, PIXELS, pixel_sac.RECORD, pixel_sac.batches(pixel_sac.RECORD)),
+    "mvp-pixels": (*picking.learner_of(PICKS, SEEN), SEEN, pick.batches(spec=SEEN)),
+    "autoregressive-pixels": (
+        *picking.learner_of(dataclasses.replace(PICKS, pick="autoregressive"), SEEN), SEEN, pick.batches(spec=SEEN)
+    ),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("name", LEARNERS)
 def test_on_another_device_a_learner_has_the_numbers_of_the_cpu_and_waits_once_an_update(name):
-    make, cfg = LEARNERS[name]
-    on_cpu = ReplayLearner(make, cfg, SPEC, 1, 0)
-    for i in range(6):
-        on_cpu.update(batch_of(i))
-    act = {"obs": batch_of(9).obs, "memory": np.zeros((8, 0)), "explore": False, "rng": np.random.default_rng(0)}
+    assert_same_on_a_device(*LEARNERS[name], SPEC, [batch_of(i) for i in range(7)])
+
+
+@pytest.mark.parametrize("name", SAC_FAMILY)
+def test_so_has_each_of_sacs_family(name):
+    make, cfg, spec, source = SAC_FAMILY[name]
+    assert_same_on_a_device(make, cfg, spec, [*itertools.islice(source, 7)])
+
+
+def assert_same_on_a_device(make, cfg, spec, batches):
+    """Compare six updates, with a resume between them, and acting."""
+    on_cpu = ReplayLearner(make, cfg, spec, 1, 0)
+    for batch in batches[:6]:
+        on_cpu.update(batch)
+    obs = batches[6].obs
+    act = {"obs": obs, "memory": np.zeros((len(obs), 0)), "explore": False, "rng": np.random.default_rng(0)}
     with standin() as device:
-        first, second = (ReplayLearner(make, cfg, SPEC, 1, 0, DEVICE) for _ in range(2))
-        for i in range(3):
-            first.update(batch_of(i))
+        first, second = (ReplayLearner(make, cfg, spec, 1, 0, DEVICE) for _ in range(2))
+        for batch in batches[:3]:
+            first.update(batch)
         second.load({**first.state(), "policy": first.policy.state()})
-        for i in range(3, 6):
+        for batch in batches[3:6]:
             waits, copies = sum(device.waits.values()), device.copies
-            second.update(batch_of(i))
+            second.update(batch)
             assert sum(device.waits.values()) - waits == 1  # for what is logged
             assert device.copies - copies == 1
         action = second.policy.act(**act).action

@@ -87,7 +87,7 @@ def test_what_changes_while_a_run_learns_is_in_its_checkpoint(tiny, demos):
     state = remains(train(tiny(experiment="a", **lfgp(demos, schedule=LEARNED))))["state"]
     assert state["algo"]["scheduler"]["episodes"] >= 3
     assert state["algo"]["scheduler"]["table"]
-    assert len(state["algo"]["temperature"]) == 3
+    assert len(state["algo"]["modules"]["log_alpha"]) == 3
     assert state["sampler"]["groups"][0]["memory"].any()  # whose turn it is
     state = remains(train(tiny(experiment="b", **examples("vpace", demos, penalty_window=5))))["state"]
     assert [len(values) for values in state["algo"]["teacher"]["values"]] == [5, 5, 5]

@@ -67,7 +67,8 @@ class IntentionPolicy:
         if explore or self._always:
             tasks, memory = self.intentions.advance(memory, rng)
         seen = showing_task(np.asarray(obs).reshape(len(obs), -1), tasks, self._num_tasks)
-        return self.actor.act(seen, memory, explore, rng)
+        none = np.zeros((len(obs), 0), np.float32)  # the choices are no business of the actor
+        return Decision(self.actor.act(seen, none, explore, rng).action, memory)
 
     def shares(self, memory: Array) -> dict[str, float]:
         """Return in which share of an episode's steps each task acted, from its row of the memory."""
