@@ -78,7 +78,7 @@ class LearnerPolicy:
         said = act(memory)
         action = said["action"]
         in_env = self._scale.to_env(action) if self.learner.is_bounded else self._scale.to_env_unbounded(action).copy()
-        memory = said.get("memory", memory)
+        memory = said["memory"] if self.memory_size else memory
         log_prob, value = (said[name].copy() if name in said else None for name in ("log_prob", "value"))
         return Decision(in_env, memory, log_prob, value)
 
@@ -169,12 +169,15 @@ class Act:
             self._host["memory"] = torch.from_numpy(memory.copy())
             self._eager()
             return self._out
-        np.copyto(self.arrays["memory"], memory)
+        own = self.arrays["memory"]  # what a learner without memory is given belongs to others
+        if own.size:
+            np.copyto(own, memory)
         self._calls += 1
         if self._calls == RECORD_AT and self._device.type == "cpu":
             with contextlib.suppress(CannotReplay):
                 self._run = Tape(self._eager).run
-            np.copyto(self.arrays["memory"], memory)  # recording has overwritten it
+            if own.size:
+                np.copyto(own, memory)  # recording has overwritten it
         self._run()
         return {name: array.copy() if name == "memory" else array for name, array in self._out.items()}
 
