@@ -55,7 +55,7 @@ def test_blocks_give_what_plain_convolutions_over_normalised_pixels_give(spec: C
     leaves = {f"conv{i}.weight": w.detach().clone().requires_grad_() for i, w in enumerate(net.weights)}
     leaves |= {f"conv{i}.bias": b.detach().clone().requires_grad_() for i, b in enumerate(net.biases)}
     full = {"full.weight": net.full.weight.detach().t(), "full.bias": net.full.bias.detach()}
-    wanted = by_autograd(spec, leaves | full, pixels.float(), net.pixel_norm)
+    wanted = by_formula(spec, leaves | full, pixels.float(), net.pixel_norm)
     torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
     torch.autograd.backward(wanted, dy)
     for i, (weight, bias) in enumerate(zip(net.weights, net.biases, strict=True)):
