@@ -32,12 +32,13 @@ class Contender:
     """A process that waits to be timed."""
 
     def __init__(
-        self, name: str, script: str, args: Sequence[str], threads: int, in_peers_venv: bool, multiple: int = 1
-    ) -> None:
+        self, name: str, script: str, args: Sequence[str], threads: int, in_peers_venv: bool, multiple: int = 1,
+        root: Path | None = None,
+    ) -> None:  # fmt: skip
         self.name, self.rates = name, list[float]()
         self._units = self._multiple = multiple
         env = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "JAX_PLATFORMS": "cpu"}
-        env["PYTHONPATH"] = str(ROOT)
+        env["PYTHONPATH"] = str((root or ROOT).resolve())
         command = [str(PEERS) if in_peers_venv else sys.executable, script, "--serve", *args]
         if threads == 1:
             env["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
