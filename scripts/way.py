@@ -49,7 +49,7 @@ class Way:
 def files_on_the_way(name: str) -> list[str]:
     """Return the files of one transition's way, in order."""
     import roboloop as rl
-    from roboloop.algos.learner.adam import FlatAdam
+    from roboloop.algos.learner.optimizer import FlatAdam
     from roboloop.envs.env import EpisodeEnv
 
     way = Way()

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from roboloop.algos.learner.adam import Adam, FlatAdam
 from roboloop.algos.learner.inputs import Rows
+from roboloop.algos.learner.optimizer import Adam, FlatAdam
 from roboloop.algos.sac.config import SACConfig
 from roboloop.algos.sac.sac import SAC
 from tests.algos.test_sac import SPEC

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from roboloop.algos.learner.adam import Adam
 from roboloop.algos.learner.config import DatasetConfig
 from roboloop.algos.learner.data_scale import DataScale
 from roboloop.algos.learner.dataset_learner import DatasetLearner, record_of_dataset
 from roboloop.algos.learner.inputs import Rows
 from roboloop.algos.learner.learner import Learner, Loss, Step
+from roboloop.algos.learner.optimizer import Adam
 from roboloop.core.errors import ConfigError
 from roboloop.core.types import EnvSpec, WindowBatch
 from roboloop.nets.modules import mlp

@@ -7,10 +7,10 @@ from roboloop.core.types import Decision, EnvSpec
 from roboloop.data.rollouts import COLUMNS
 from roboloop.envs.config import EnvConfig
 from roboloop.envs.registry import make
+from roboloop.sample.acting import FrameStack
 from roboloop.sample.buffers import RolloutShape
 from roboloop.sample.group import EnvBroken, plans
 from roboloop.sample.serial import SerialSampler
-from roboloop.sample.stack import FrameStack
 from tests.sample.kit import LinearPolicy
 
 CONFIG = EnvConfig(id="gym/Pendulum-v1", max_episode_steps=7)

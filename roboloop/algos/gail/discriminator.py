@@ -18,7 +18,7 @@ from torch import Tensor
 from roboloop.algos.gail import losses
 from roboloop.algos.gail.discriminator_config import DiscriminatorConfig
 from roboloop.algos.gail.losses import EpisodeCounts
-from roboloop.algos.learner.adam import MAX_ADAM_STEP, Adam, FlatAdam
+from roboloop.algos.learner.optimizer import MAX_ADAM_STEP, Adam, FlatAdam
 from roboloop.algos.learner.work import lay
 from roboloop.algos.policy import ActionScale, in_bounds
 from roboloop.core.errors import ConfigError

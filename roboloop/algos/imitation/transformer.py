@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from roboloop.algos.imitation.config import DTConfig
 from roboloop.algos.imitation.states import StateEncoder, mask_of
-from roboloop.algos.learner.adam import Adam
 from roboloop.algos.learner.data_scale import DataScale, scale_of_sources
 from roboloop.algos.learner.dataset_learner import DatasetLearner
 from roboloop.algos.learner.inputs import Input, Rows
 from roboloop.algos.learner.learner import Decided, Learner, Loss, Step
+from roboloop.algos.learner.optimizer import Adam
 from roboloop.algos.learner.policy import LearnerPolicy
 from roboloop.algos.spec import Setup
 from roboloop.core.types import Array, EnvSpec, State

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -13,10 +13,12 @@ from torch import Tensor
 
 from roboloop.core.fields import PICKS
 from roboloop.core.types import Array
-from roboloop.nets.conv import ConvSpec
 from roboloop.nets.flat import Layout, Views
 from roboloop.nets.normalize import Normalizer
 from roboloop.nets.observations import Fields, action_mask
+
+if TYPE_CHECKING:
+    from roboloop.nets.conv import ConvSpec
 
 Rows = SimpleNamespace
 """Tensors by name, one row per transition."""
@@ -120,3 +122,17 @@ class ObsInputs:
 def put(target: Array, values: Array) -> None:
     """Write values with the shape that they have there."""
     np.copyto(target, np.reshape(values, target.shape), casting="same_kind")
+
+
+class Given:
+    """Arrays that lie in one stretch of memory, by name: to another device they go in one copy."""
+
+    def __init__(self, arrays: Arrays, flat: Tensor) -> None:
+        self._flat, self._is_here = flat, flat.device.type == "cpu"
+        self._host = flat if self._is_here else torch.zeros(flat.shape, pin_memory=flat.device.type == "cuda")
+        self.arrays: dict[str, Array] = {name: view.numpy() for name, view in arrays.views(self._host).items()}
+
+    def send(self) -> None:
+        """Make known what was written; on the CPU it is known already."""
+        if not self._is_here:
+            self._flat.copy_(self._host, non_blocking=True)

@@ -5,19 +5,21 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 from torch import Tensor, nn
 
-from roboloop.algos.learner.adam import Adam
 from roboloop.algos.learner.inputs import Input, Rows
+from roboloop.algos.learner.optimizer import Adam
 from roboloop.algos.limits import above_zero
 from roboloop.core.errors import ConfigError
 from roboloop.core.fields import PICKS
 from roboloop.core.types import Array, EnvSpec
-from roboloop.nets.conv import ConvSpec
 from roboloop.nets.observations import Fields
+
+if TYPE_CHECKING:
+    from roboloop.nets.conv import ConvSpec
 
 Loss = tuple[Tensor, dict[str, Tensor]]
 """A number to make small, and what there is to log."""

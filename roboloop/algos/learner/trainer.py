@@ -10,12 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roboloop.algos.learner.adam import MAX_ADAM_STEP
-from roboloop.algos.learner.inputs import Input, ObsInputs, put
+from roboloop.algos.learner.inputs import Given, Input, ObsInputs, put
 from roboloop.algos.learner.learner import Learner, Step, check_learner
+from roboloop.algos.learner.optimizer import MAX_ADAM_STEP
 from roboloop.algos.learner.policy import LearnerPolicy
 from roboloop.algos.learner.shards import ShardPool
-from roboloop.algos.learner.staging import Given
 from roboloop.algos.learner.work import PREPARE, LearnerShard, LearnerWork, lay
 from roboloop.core.errors import DataError
 from roboloop.core.rng import derive

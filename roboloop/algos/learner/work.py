@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from roboloop.algos.learner.gradient_step import GradientStep
 from roboloop.algos.learner.inputs import Arrays, Input, Rows, rows_of
 from roboloop.algos.learner.kernels import CannotReplay, DrawsNumbers, NoDraws
 from roboloop.algos.learner.learner import Learner, Step
+from roboloop.algos.learner.optimizer import GradientStep
 from roboloop.algos.learner.shards import stretch
 from roboloop.algos.learner.tape import Tape
 from roboloop.core.blueprint import kind_of

@@ -7,10 +7,10 @@ import math
 import torch
 from torch import Tensor
 
-from roboloop.algos.learner.adam import Adam
 from roboloop.algos.learner.inputs import Rows
 from roboloop.algos.learner.learner import Loss, Step
 from roboloop.algos.learner.on_policy import Minibatch, OnPolicy
+from roboloop.algos.learner.optimizer import Adam
 from roboloop.algos.learner.policy import LearnerPolicy
 from roboloop.algos.learner.rollout_learner import RolloutLearner
 from roboloop.algos.ppo.config import PPOConfig

@@ -7,9 +7,9 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
-from roboloop.algos.learner.adam import Adam
 from roboloop.algos.learner.inputs import Rows
 from roboloop.algos.learner.learner import Loss, Seen, Step
+from roboloop.algos.learner.optimizer import Adam
 from roboloop.algos.sac.config import SACConfig
 from roboloop.algos.sac.sac import SAC
 from roboloop.core.errors import ConfigError

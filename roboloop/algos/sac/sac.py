@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from roboloop.algos.learner.adam import Adam
 from roboloop.algos.learner.inputs import Rows
 from roboloop.algos.learner.learner import Learner, Loss, Seen, Step, target_of
+from roboloop.algos.learner.optimizer import Adam
 from roboloop.algos.sac.config import SACSettings
 from roboloop.nets.modules import Ensemble, make_net, tanh_gaussian
 

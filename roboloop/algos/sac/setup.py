@@ -5,7 +5,6 @@ from __future__ import annotations
 from roboloop.algos.learner.policy import LearnerPolicy
 from roboloop.algos.learner.replay_learner import ReplayLearner
 from roboloop.algos.sac.config import SACSettings
-from roboloop.algos.sac.pixels import PixelSAC
 from roboloop.algos.sac.sac import SAC
 from roboloop.algos.spec import Setup
 from roboloop.core.types import EnvSpec, State
@@ -14,7 +13,11 @@ from roboloop.nets.observations import Fields
 
 def learner_of(spec: EnvSpec, frame_stack: int) -> type[SAC]:
     """Return the class that learns from such observations."""
-    return PixelSAC if Fields.of(spec, frame_stack).pictures else SAC
+    if not Fields.of(spec, frame_stack).pictures:
+        return SAC
+    from roboloop.algos.sac.pixels import PixelSAC
+
+    return PixelSAC
 
 
 def make_sac(cfg: SACSettings, spec: EnvSpec, frame_stack: int, seed: int, device: str = "cpu") -> ReplayLearner:

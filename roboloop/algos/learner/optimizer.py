@@ -1,15 +1,60 @@
-"""A shard's part of a gradient step: it sums its stretch of all shards' gradients and moves those parameters."""
+"""Gradients of all shards to moved parameters: summed, shortened, and Adam over stretches of a flat vector.
+
+A shard sums its stretch of all shards' gradients and moves those parameters.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from roboloop.algos.learner.adam import Adam, FlatAdam
 from roboloop.algos.learner.shards import stretch, sum_in_order
 from roboloop.nets.flat import Views
 
+BETA1, BETA2, EPS = 0.9, 0.999, 1e-8
 NORM_EPS = 1e-6
+MAX_ADAM_STEP = 2**24
+"""Last whole number that float32 counts to; the bias corrections are 1 long before."""
+
+
+@dataclass(frozen=True)
+class Adam:
+    """How parameters move: Adam, or AdamW where weights decay."""
+
+    lr: float
+    weight_decay: float = 0.0
+    max_grad_norm: float = 0.0
+    """Longest gradient; 0 is not limited."""
+    beta1: float = BETA1
+    beta2: float = BETA2
+    eps: float = EPS
+    scheduled: bool = True
+    """Whether the step size follows ``lr_schedule``."""
+
+
+class FlatAdam:
+    """One fused Adam step on one contiguous stretch; memory and the step counter belong to the caller."""
+
+    def __init__(self, param: Tensor, m: Tensor, v: Tensor, step: Tensor, adam: Adam) -> None:
+        self._param, self._m, self._v, self._step = [param], [m], [v], [step]
+        self._adam = adam
+
+    @property
+    def changes(self) -> list[Tensor]:
+        """What an update changes in place."""
+        return [*self._param, *self._m, *self._v]
+
+    def update(self, grad: Tensor, lr: float | Tensor | None = None) -> None:
+        """Move the parameters, by the given step size if there is one; ``step`` must already count this update."""
+        adam = self._adam
+        # the kernel of torch.optim.AdamW(fused=True), without the 60 us that the optimiser spends around it
+        torch._fused_adamw_(
+            self._param, [grad], self._m, self._v, [], self._step, lr=adam.lr if lr is None else lr,
+            beta1=adam.beta1, beta2=adam.beta2,
+            weight_decay=adam.weight_decay, eps=adam.eps, amsgrad=False, maximize=False,
+        )  # fmt: skip
 
 
 class GradientStep:
