@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 
+STREAM = threading.RLock()
+"""Held by who draws from torch's own random stream: runs in other threads draw from it too."""
+
 
 def _random_state() -> Callable[[], None]:
     """Return a function that gives the process's random streams back as they are now."""
@@ -40,13 +43,13 @@ class _Borrowers:
     """The first to borrow remembers how everything was, the last one to leave restores it."""
 
     def __init__(self) -> None:
-        self._lock, self._count = threading.Lock(), 0
+        self._count = 0
         self._restore: Callable[[], None] = lambda: None
 
     def enter(self, seed: int) -> None:
         import torch
 
-        with self._lock:
+        with STREAM:
             if not self._count:
                 restore_random, threads = _random_state(), torch.get_num_threads()
 
@@ -61,7 +64,7 @@ class _Borrowers:
             torch.manual_seed(seed)
 
     def leave(self) -> None:
-        with self._lock:
+        with STREAM:
             self._count -= 1
             if not self._count:
                 self._restore()
@@ -81,3 +84,13 @@ def borrowed(seed: int) -> Iterator[None]:
         yield
     finally:
         _borrowers.leave()
+
+
+@contextmanager
+def drawn_from(seed: int) -> Iterator[None]:
+    """Let torch's own random stream begin at a seed, whatever other threads draw, and give it back."""
+    import torch
+
+    with STREAM, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield

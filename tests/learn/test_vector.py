@@ -20,11 +20,13 @@ PPO: dict[str, Any] = {
     "processes": 1,
     "hidden": [64, 64],
 }
+CALMED = {**PPO, "lr_schedule": "linear"}
+"""At a constant step size, what a pole's policy is worth at the end swings by hundreds with the seed."""
 
 
 @pytest.mark.parametrize(
     ("env", "algo", "steps", "least"),
-    [(POINTS, SAC, 30_000, -12.0), (POINTS, PPO, 60_000, -12.0), (POLE, PPO, 40_000, 150.0)],
+    [(POINTS, SAC, 30_000, -12.0), (POINTS, PPO, 60_000, -12.0), (POLE, CALMED, 80_000, 250.0)],
     ids=["sac to goals", "ppo to goals", "ppo with a pole"],
 )
 def test_it_learns(tiny, env: dict[str, Any], algo: dict[str, Any], steps: int, least: float) -> None:

@@ -1,5 +1,7 @@
 """What an author writes is computed in shards, saved, resumed and sent to samplers with the same bits."""
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -69,6 +71,22 @@ def test_resumed_is_never_stopped(make):
     updated(first, 5, 7)  # what is saved must not change with what goes on
     second.load(state)
     assert same(updated(second, 5, 12), whole)
+
+
+def test_first_weights_follow_from_the_seed_whatever_other_threads_draw():
+    alone, beside = {seed: learner_of(seed=seed) for seed in (0, 1)}, {}
+
+    def make(seed):
+        beside[seed] = learner_of(seed=seed)
+        learner_of(seed=seed).policy.snapshot()
+
+    for _ in range(20):
+        threads = [threading.Thread(target=make, args=(seed,)) for seed in alone]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert all(same(alone[seed], beside[seed]) for seed in alone)
 
 
 def test_a_gradient_that_is_too_long_is_shortened():

@@ -63,8 +63,8 @@ def batch_of(seed, rows=ROWS):
     return Batch(floats(rows, 3), floats(rows, 2), floats(rows), floats(rows, 3), np.full(rows, 0.9, np.float32))
 
 
-def learner_of(make=Toy, device="cpu", **settings):
-    return ReplayLearner(make, ToyConfig(**settings), SPEC, 1, 0, device)
+def learner_of(make=Toy, device="cpu", seed=0, **settings):
+    return ReplayLearner(make, ToyConfig(**settings), SPEC, 1, seed, device)
 
 
 def numbers(state, prefix=""):

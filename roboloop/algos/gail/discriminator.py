@@ -23,6 +23,7 @@ from roboloop.algos.learner.work import lay
 from roboloop.algos.policy import ActionScale, in_bounds
 from roboloop.core.errors import ConfigError
 from roboloop.core.rng import derive, get_rng_state, set_rng_state, stream
+from roboloop.core.shared_state import drawn_from
 from roboloop.core.types import Array, EnvSpec, Metrics, State
 from roboloop.nets.discriminator import DiscriminatorNet
 from roboloop.nets.flat import Layout, clone, restore
@@ -63,8 +64,7 @@ class Discriminator:
         self._obs_dim = frame_stack * math.prod(spec.obs_shape)
         self._spec, self._head = spec, TargetHead(spec.action_choices or (0,) * spec.action_dim)
         inputs = self._obs_dim + self._head.width * cfg.use_action + (cfg.ends == "absorbing")
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive(seed, "discriminator-init"))
+        with drawn_from(derive(seed, "discriminator-init")):
             self._net = DiscriminatorNet(inputs, cfg.hidden, self.num_tasks, cfg.spectral_norm)
         layout = Layout({name: tuple(parameter.shape) for name, parameter in self._net.named_parameters()})
         flat, grad, m, v = (layout.zeros() for _ in range(4))

@@ -15,6 +15,7 @@ from roboloop.algos.learner.optimizer import Adam
 from roboloop.algos.limits import above_zero
 from roboloop.core.errors import ConfigError
 from roboloop.core.fields import PICKS
+from roboloop.core.shared_state import STREAM
 from roboloop.core.types import Array, EnvSpec
 from roboloop.nets.observations import Fields
 
@@ -86,7 +87,8 @@ class Learner(nn.Module):
         self.obs_dim, self.action_dim = self.fields.vector_dim, spec.action_dim
         refuse_what_it_cannot_take(self)
         self.reads: Sequence[ConvSpec] = ()  # whose blocks pictures come in; without, they come as pixels
-        self.build()
+        with STREAM:  # first weights are drawn
+            self.build()
 
     def build(self) -> None:
         """Make the modules, as attributes."""

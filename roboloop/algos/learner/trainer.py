@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from roboloop.algos.learner.inputs import Given, Input, ObsInputs, put
@@ -18,6 +17,7 @@ from roboloop.algos.learner.shards import ShardPool
 from roboloop.algos.learner.work import PREPARE, LearnerShard, LearnerWork, lay
 from roboloop.core.errors import DataError
 from roboloop.core.rng import derive
+from roboloop.core.shared_state import drawn_from
 from roboloop.core.types import Array, EnvSpec, State
 from roboloop.nets.flat import Views, clone, restore
 from roboloop.nets.normalize import Identity, Normalizer, RunningNorm
@@ -31,8 +31,7 @@ def make_learner(make: MakeLearner, cfg: Any, spec: EnvSpec, frame_stack: int, s
     cfg.check()
     if device != "cpu":  # there, kernels are wide: one shard has half as many
         cfg = dataclasses.replace(cfg, shards=1)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(seed, "learner-init"))
+    with drawn_from(derive(seed, "learner-init")):
         learner = make(cfg, spec, frame_stack)
     check_learner(learner)
     return learner
