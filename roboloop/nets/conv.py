@@ -113,6 +113,10 @@ class ConvSpec:
         return blocks.permute(0, 2, 4, 1, 3, 5).reshape(-1, self.block_bytes)
 
 
+PART_ROWS = 16
+"""Pictures that are learned from at once on a CPU: what lies between the layers of more does not fit into its cache."""
+
+
 class ConvNet(nn.Module):
     """Pictures as blocks ``[N, block_bytes]`` of uint8 to features, or to what the last convolution says.
 
@@ -147,11 +151,19 @@ class ConvNet(nn.Module):
         folded = self.weights[0] * scale
         weights = [folded, *self.weights[1:]]
         biases = [self.biases[0] - (folded * shift).sum((1, 2, 3)), *self.biases[1:]]
-        x = _nchw(blocks.view(-1, first.height_in, first.width_in, first.channels_in)).float()
+        blocks = blocks.view(-1, first.height_in, first.width_in, first.channels_in)
+        in_parts = torch.is_grad_enabled() and blocks.device.type == "cpu"
+        parts = torch.split(blocks, PART_ROWS) if in_parts else (blocks,)
+        found = [self._convolved(part, weights, biases) for part in parts]
+        x = found[0] if len(found) == 1 else torch.cat(found)
+        return x if self.full is None else self.activation(self.full(x))
+
+    def _convolved(self, blocks: Tensor, weights: list[Tensor], biases: list[Tensor]) -> Tensor:
+        """Return what the last convolution says, ``[N, size]``."""
+        x = _nchw(blocks).float()
         for shape, weight, bias in zip(self._layers, weights, biases, strict=True):
             x = self.activation(torch.conv2d(x, _nchw(weight), bias, shape.stride))
-        x = x.permute(0, 2, 3, 1).flatten(1)
-        return x if self.full is None else self.activation(self.full(x))
+        return x.permute(0, 2, 3, 1).flatten(1)
 
 
 def _nchw(x: Tensor) -> Tensor:
