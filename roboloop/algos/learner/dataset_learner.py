@@ -12,7 +12,7 @@ import numpy as np
 from roboloop.algos.learner.data_scale import DataScale, scale_of_sources
 from roboloop.algos.learner.inputs import Input, ObsInputs
 from roboloop.algos.learner.policy import LearnerPolicy
-from roboloop.algos.learner.trainer import MakeLearner, Trainer, make_learner
+from roboloop.algos.learner.trainer import HasTrainer, MakeLearner, Trainer, make_learner
 from roboloop.algos.limits import check_task_rows
 from roboloop.algos.policy import ActionScale, in_bounds
 from roboloop.algos.spec import AlgorithmSpec, Setup
@@ -23,7 +23,7 @@ from roboloop.core.types import Array, EnvSpec, Metrics, State, WindowBatch
 SEED_WORDS = 4
 
 
-class DatasetLearner:
+class DatasetLearner(HasTrainer):
     """Runs a learner's steps on windows of episodes.
 
     A loss sees each step of each window as a row, window after window: ``obs``, ``action`` in [-1, 1] units,
@@ -52,11 +52,6 @@ class DatasetLearner:
         inputs |= {"t": Input((rows,), "int32"), "seed": Input((SEED_WORDS,), "int32")}
         self.trainer = Trainer(learner, rows, inputs, device, scale.norm(learner.obs_dim), policy)
         self._scale, self._rng = ActionScale(spec), stream(seed, f"{self.cfg.name}-seeds")
-
-    @property
-    def policy(self) -> LearnerPolicy:
-        """The live policy: each update changes it."""
-        return self.trainer.policy
 
     def update(self, batch: WindowBatch) -> Metrics:
         """Take the gradient steps that are due on windows ``[batch_size, context]``, which lie task by task."""
@@ -115,18 +110,6 @@ class DatasetLearner:
         self.trainer.load(state)
         set_rng_state(self._rng, state["seeds_rng"])
         self.num_updates = self.policy.version = int(state["num_updates"])
-
-    def wait_until_ready(self) -> None:
-        """Wait for the helper processes; for benchmarks, since training starts without them."""
-        self.trainer.wait_until_ready()
-
-    def messages(self) -> list[str]:
-        """Return what happened to helper processes, one line each."""
-        return self.trainer.messages()
-
-    def close(self) -> None:
-        """Stop the helper processes and release their memory."""
-        self.trainer.close()
 
 
 def zeroed(rows: Array, padded: Array) -> Array:

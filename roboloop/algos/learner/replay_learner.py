@@ -11,7 +11,7 @@ import numpy as np
 from roboloop.algos.learner.inputs import Input, ObsInputs
 from roboloop.algos.learner.learning_rate import Scheduled
 from roboloop.algos.learner.policy import LearnerPolicy
-from roboloop.algos.learner.trainer import MakeLearner, Trainer, make_learner, running_norm
+from roboloop.algos.learner.trainer import HasTrainer, MakeLearner, Trainer, make_learner, running_norm
 from roboloop.algos.policy import ActionScale
 from roboloop.algos.spec import AlgorithmSpec, Setup
 from roboloop.core.rng import get_rng_state, set_rng_state, stream
@@ -26,7 +26,7 @@ class BatchView(Stateful, Protocol):
         ...
 
 
-class ReplayLearner:
+class ReplayLearner(HasTrainer):
     """Runs a learner's steps on batches: ``update`` takes each that is due."""
 
     def __init__(
@@ -50,11 +50,6 @@ class ReplayLearner:
         self._scale, self._rng = ActionScale(spec), stream(seed, "learner-noise")
         self._view, self._order = view, order_in_shards(cfg.batch_size, learner.num_tasks, cfg.shards)
         self._lr_scale = Scheduled(1.0, 0.0 if cfg.lr_schedule == "linear" else 1.0)
-
-    @property
-    def policy(self) -> LearnerPolicy:
-        """The live policy: each update changes it."""
-        return self.trainer.policy
 
     def update(self, batch: Batch) -> Metrics:
         """Take the gradient steps that are due on a batch."""
@@ -90,18 +85,6 @@ class ReplayLearner:
         if self._view is not None:
             self._view.load(state["view"])
         self.num_updates = self.policy.version = int(state["num_updates"])
-
-    def wait_until_ready(self) -> None:
-        """Wait for the helper processes; for benchmarks, since training starts without them."""
-        self.trainer.wait_until_ready()
-
-    def messages(self) -> list[str]:
-        """Return what happened to helper processes, one line each."""
-        return self.trainer.messages()
-
-    def close(self) -> None:
-        """Stop the helper processes and release their memory."""
-        self.trainer.close()
 
 
 def order_in_shards(rows: int, num_tasks: int, shards: int) -> Array | None:

@@ -15,7 +15,7 @@ from roboloop.algos.learner.learning_rate import make_learning_rate
 from roboloop.algos.learner.on_policy import FACTS, OnPolicy
 from roboloop.algos.learner.policy import LearnerPolicy
 from roboloop.algos.learner.returns import ends_of, gae
-from roboloop.algos.learner.trainer import Trainer, make_learner, running_norm
+from roboloop.algos.learner.trainer import HasTrainer, Trainer, make_learner, running_norm
 from roboloop.algos.policy import ActionScale
 from roboloop.algos.spec import AlgorithmSpec, Setup
 from roboloop.core.errors import ConfigError
@@ -35,7 +35,7 @@ PIXEL_ROWS = 8
 ADVANTAGE_EPS = 1e-8
 
 
-class RolloutLearner:
+class RolloutLearner(HasTrainer):
     """The Algorithm: ``update`` takes all gradient steps on one rollout ``[rollout_steps, num_envs]``."""
 
     def __init__(
@@ -64,11 +64,6 @@ class RolloutLearner:
         if self.cfg.normalize_returns:
             norms["returns"] = RunningNorm(1, RETURN_VARIANCE_FLOOR)
         return norms
-
-    @property
-    def policy(self) -> LearnerPolicy:
-        """The live policy: each update changes it."""
-        return self.trainer.policy
 
     def keep_obs_norm(self, numbers: Array) -> None:
         """Scale observations by these numbers from now on: what an actor that was taken over sees must not move."""
@@ -203,18 +198,6 @@ class RolloutLearner:
         self._lr.load(state["lr"])
         set_rng_state(self._rng, state["minibatch_rng"])
         self.num_updates = self.policy.version = int(state["num_updates"])
-
-    def wait_until_ready(self) -> None:
-        """Wait for the helper processes; for benchmarks, since training starts without them."""
-        self.trainer.wait_until_ready()
-
-    def messages(self) -> list[str]:
-        """Return what happened to helper processes, one line each."""
-        return self.trainer.messages()
-
-    def close(self) -> None:
-        """Stop the helper processes and release their memory."""
-        self.trainer.close()
 
 
 def _make(learner: MakeOnPolicy, setup: Setup) -> RolloutLearner:

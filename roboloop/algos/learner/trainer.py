@@ -155,6 +155,29 @@ class Trainer:
         self.pool.close()
 
 
+class HasTrainer:
+    """What every algorithm that takes its steps by a trainer passes on."""
+
+    trainer: Trainer
+
+    @property
+    def policy(self) -> LearnerPolicy:
+        """The live policy: each update changes it."""
+        return self.trainer.policy
+
+    def wait_until_ready(self) -> None:
+        """Wait for the helper processes; for benchmarks, since training starts without them."""
+        self.trainer.wait_until_ready()
+
+    def messages(self) -> list[str]:
+        """Return what happened to helper processes, one line each."""
+        return self.trainer.messages()
+
+    def close(self) -> None:
+        """Stop the helper processes and release their memory."""
+        self.trainer.close()
+
+
 def phases_of(step: Step) -> list[str]:
     """Return the phases that a step is made of."""
     limited = any(adam.max_grad_norm for adam in step.of.values())
